@@ -1,0 +1,8 @@
+"""Evoformer attention from handwritten PTX, launched with cuda-python, checked on a CPU executor."""
+
+from cuevo.arrays import array_from_pointer
+from cuevo.attention import attention
+
+__all__ = ["array_from_pointer", "attention"]
+
+__version__ = "0.1.0"

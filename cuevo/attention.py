@@ -1,0 +1,340 @@
+"""Evoformer attention: checks a call, states the problem, and carries the arrays to a kernel.
+
+A call that was made before with arrays of the same shapes, strides and types finds its plan: the loaded kernel, its
+launch geometry and its parameter block, in which only the addresses are new.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, copy_to_host, view
+from cuevo.attention_problem import check_scale, state_problem
+from cuevo.driver import DriverExecutor
+from cuevo.executor import Executor, LoadedKernel
+from cuevo.header import load_header
+from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.placement import architecture_of, executor_for
+from cuevo.stream import LEGACY_DEFAULT, resolve_stream
+from cuevo.template import render
+
+__all__ = ["attention"]
+
+_FLOAT32 = np.dtype(np.float32)
+_POINTERS = struct.Struct("<7Q")
+"""q, k, v, mask_bias, pair_bias, out, lse: the fields in front of the parameter block."""
+_PLANS_KEPT = 1024
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask_bias: Any = None,
+    pair_bias: Any = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    out: Any = None,
+    device: object = None,
+    stream: object = None,
+    config: forward.Config | Mapping[str, object] | None = None,
+) -> Any:
+    """``softmax(q k^T scale + mask_bias + pair_bias) v``, exact to the rounding of its 16-bit types.
+
+    q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a multiple of 8 from 8
+        to 128. Any strides, zero too, as long as D is contiguous and every row starts at a multiple of 16 bytes:
+        a [B, N, H, L, D] array comes as its transposed view.
+    mask_bias : [B, N, 1, 1, Lk], that type or float32; or bool, True = attend.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32, keys contiguous.
+    scale : factor of the scores, default ``1 / sqrt(D)``.
+    return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural logarithm.
+    out : array for the result, like q; by default a new one.
+    device : where to run; see `cuevo.placement.executor_for`. None: where the arrays are; host arrays on the first
+        GPU, or on the CPU executor if there is none. "sim", "sim:sm_90", "cuda:0" force it.
+    stream : see `cuevo.stream`.
+    config : a kernel configuration, or names and values that change the one chosen.
+
+    Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on the stream and not waited for.
+    A row whose every score is -inf gives 0, and lse -inf. Results are the same bits from run to run.
+
+    Raises ValueError or TypeError, naming the argument, before anything is launched; DeviceUnavailable,
+    AssemblerError, DriverError and SimulatorError from what follows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (rng.standard_normal((1, 2, 16, 1, 8)).astype(np.float16) for _ in range(3))
+    >>> attention(q, k, v, device="sim").shape
+    (1, 2, 16, 1, 8)
+    """
+    handle = None if stream is None else resolve_stream(stream)
+    given = {"q": q, "k": k, "v": v, "mask_bias": mask_bias, "pair_bias": pair_bias, "out": out}
+    views = {name: view(x, name=name, stream=handle) for name, x in given.items() if x is not None}
+    if handle is None:
+        handle = resolve_stream(None, views.values())
+        if handle != LEGACY_DEFAULT:
+            views = {name: view(given[name], name=name, stream=handle) for name in views}
+    operands = _Operands(
+        views["q"],
+        views["k"],
+        views["v"],
+        views.get("mask_bias"),
+        views.get("pair_bias"),
+        views.get("out"),
+    )
+    plan = _plan(operands, scale, device, config)
+    result, lse = plan.run(operands, handle, stream, return_lse)
+    if result is None:
+        result = out
+    return (result, lse) if return_lse else result
+
+
+@dataclass(slots=True)
+class _Operands:
+    q: ArrayView
+    k: ArrayView
+    v: ArrayView
+    mask_bias: ArrayView | None
+    pair_bias: ArrayView | None
+    out: ArrayView | None
+
+    def inputs(self) -> tuple[ArrayView | None, ...]:
+        return self.q, self.k, self.v, self.mask_bias, self.pair_bias
+
+    def mapped(self, function: Callable[[ArrayView], ArrayView]) -> "_Operands":
+        """The inputs after `function`, without an array for the result."""
+        mask, pair = self.mask_bias, self.pair_bias
+        return _Operands(
+            function(self.q),
+            function(self.k),
+            function(self.v),
+            None if mask is None else function(mask),
+            None if pair is None else function(pair),
+            None,
+        )
+
+    def key(self) -> tuple[object, ...]:
+        """All that a plan depends on: everything but the addresses, of which the alignment counts."""
+        q, k, v = self.q, self.k, self.v
+        key: tuple[object, ...] = (
+            q.shape, q.strides, q.dtype, q.device, k.shape, k.strides, k.dtype, k.device,
+            v.shape, v.strides, v.dtype, v.device, (q.pointer | k.pointer | v.pointer) & 15,
+        )  # fmt: skip
+        for x in (self.mask_bias, self.pair_bias, self.out):
+            if x is None:
+                key += (None,)
+            else:
+                key += (x.shape, x.strides, x.dtype, x.device, x.pointer & 15, x.readonly)
+        return key
+
+
+# -- Plans ---------------------------------------------------------------------------------------------
+
+_plans: dict[tuple[object, ...], "_Plan"] = {}
+
+
+def _plan(
+    operands: _Operands,
+    scale: float | None,
+    device: object,
+    config: forward.Config | Mapping[str, object] | None,
+) -> "_Plan":
+    settings = tuple(config.items()) if isinstance(config, Mapping) else config
+    key = (operands.key(), scale, device, settings)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _PLANS_KEPT:
+            _plans.clear()
+        plan = _plans[key] = _make_plan(operands, scale, device, config)
+    return plan
+
+
+def _make_plan(
+    operands: _Operands,
+    scale: float | None,
+    device: object,
+    config: forward.Config | Mapping[str, object] | None,
+) -> "_Plan":
+    problem = state_problem(
+        operands.q, operands.k, operands.v, operands.mask_bias, operands.pair_bias, operands.out
+    )
+    factor = check_scale(scale, problem.head_dim)
+    present = [x for x in (*operands.inputs(), operands.out) if x is not None]
+    place = executor_for(device, present)
+    lse_shape = (problem.batch, problem.rows, problem.heads, problem.queries)
+    plan = _Plan(place, operands.q.dtype, operands.q.shape, lse_shape)
+    if 0 not in (*operands.q.shape, problem.keys):
+        chosen = _configure(problem, place, config)
+        kernel = place.load(render(forward.NAME, forward.values(chosen)))
+        plan.launch = _Launch(kernel, chosen, problem, factor, operands)
+    return plan
+
+
+def _configure(
+    problem: forward.Problem, place: Executor, config: forward.Config | Mapping[str, object] | None
+) -> forward.Config:
+    arch = architecture_of(place)
+    if config is None:
+        return forward.choose(problem, arch)
+    if isinstance(config, Mapping):
+        try:
+            config = replace(forward.choose(problem, arch), **config)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise TypeError(f"config: {error}") from None
+    if not isinstance(config, forward.Config):
+        raise TypeError(
+            f"config: expected {forward.NAME}.Config or a mapping of its fields; got {type(config).__name__}"
+        )
+    wanted = forward.adapt(config, problem)
+    reasons = forward.violations(wanted, arch, problem)
+    if reasons:
+        raise ValueError(f"config: {wanted} cannot run: {'; '.join(reasons)}")
+    return wanted
+
+
+class _Launch:
+    """A kernel, its launch geometry, and its parameter block but for the addresses."""
+
+    __slots__ = ("block", "config", "constants", "grid", "kernel", "scale", "shared_bytes")
+
+    def __init__(
+        self,
+        kernel: LoadedKernel,
+        config: forward.Config,
+        problem: forward.Problem,
+        scale: float,
+        operands: _Operands,
+    ) -> None:
+        self.kernel = kernel
+        self.config = config
+        self.scale = scale
+        self.grid = config.grid(problem)
+        if self.grid[0] >= 2**31:
+            raise ValueError(f"q: {self.grid[0]} threadblocks; a launch has fewer than 2^31")
+        self.block = (config.threads, 1, 1)
+        self.shared_bytes = config.shared_bytes
+        self.constants = self.constants_for(operands)
+
+    def constants_for(self, operands: _Operands) -> bytes:
+        """What follows the addresses in the parameter block, for operands of these strides."""
+        q, out = operands.q, operands.out
+        if out is None:
+            strides = contiguous_strides(q.shape, q.dtype.itemsize)
+            out = ArrayView(0, q.shape, strides, q.dtype, q.device, False, None)
+        values = forward.parameters(
+            self.config,
+            q=q,
+            k=operands.k,
+            v=operands.v,
+            out=out,
+            scale=self.scale,
+            mask_bias=operands.mask_bias,
+            pair_bias=operands.pair_bias,
+        )
+        return load_header().kernels[forward.NAME].pack(values)[_POINTERS.size :]
+
+    def __call__(
+        self,
+        operands: _Operands,
+        out: ArrayView,
+        lse: ArrayView | None,
+        constants: bytes,
+        stream: int,
+    ) -> None:
+        q, k, v, mask, pair = operands.inputs()
+        assert q is not None and k is not None and v is not None
+        pointers = _POINTERS.pack(
+            q.pointer,
+            k.pointer,
+            v.pointer,
+            0 if mask is None else mask.pointer,
+            0 if pair is None else pair.pointer,
+            out.pointer,
+            0 if lse is None else lse.pointer,
+        )
+        buffers = [x for x in (q, k, v, mask, pair, out, lse) if x is not None]
+        self.kernel.launch(
+            self.grid,
+            self.block,
+            self.shared_bytes,
+            pointers + constants,
+            buffers=buffers,
+            stream=stream,
+        )
+
+
+@dataclass(slots=True)
+class _Plan:
+    place: Executor
+    dtype: np.dtype[Any]
+    out_shape: tuple[int, ...]
+    lse_shape: tuple[int, ...]
+    launch: _Launch | None = None
+    """None: the problem is empty, there is nothing to launch."""
+
+    def run(
+        self, operands: _Operands, handle: int, stream: object, return_lse: bool
+    ) -> tuple[Any, Any]:
+        """The result, or None where it went to the caller's `out`, and the log-sum-exps or None."""
+        place = self.place
+        if not isinstance(place, DriverExecutor):
+            return self._run_on_host(operands, return_lse)
+        if operands.q.device == "cpu":
+            return self._run_on_copies(place, operands, return_lse)
+        queue = handle if stream is None else stream
+        constants = b"" if self.launch is None else self.launch.constants
+        return self._run_on_device(place, operands, handle, queue, return_lse, constants)
+
+    def _run_on_host(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
+        result = np.zeros(self.out_shape, self.dtype) if operands.out is None else None
+        lse = np.full(self.lse_shape, -np.inf, np.float32) if return_lse else None
+        out = view(result, name="out") if operands.out is None else operands.out
+        if self.launch is None:
+            as_numpy(out)[...] = 0
+        else:
+            # Marked read-only, so that the executor reports a kernel that writes to its inputs.
+            inputs = operands.mapped(lambda x: replace(x, readonly=True))
+            log_sums = None if lse is None else view(lse)
+            self.launch(inputs, out, log_sums, self.launch.constants, LEGACY_DEFAULT)
+        return result, lse
+
+    def _run_on_copies(
+        self, place: DriverExecutor, operands: _Operands, return_lse: bool
+    ) -> tuple[Any, Any]:
+        queue = place.stream
+        handle = resolve_stream(queue)
+        moved = operands.mapped(lambda x: place.copy_to_device(x, queue))
+        # Copies may be packed, and the result is contiguous: their strides are not those of the plan.
+        constants = b"" if self.launch is None else self.launch.constants_for(moved)
+        result, lse = self._run_on_device(place, moved, handle, queue, return_lse, constants)
+        host = copy_to_host(result.view(handle), handle)
+        log_sums = None if lse is None else copy_to_host(lse.view(handle), handle)
+        if operands.out is None:
+            return host, log_sums
+        as_numpy(operands.out)[...] = host
+        return None, log_sums
+
+    def _run_on_device(
+        self,
+        place: DriverExecutor,
+        operands: _Operands,
+        handle: int,
+        queue: object,
+        return_lse: bool,
+        constants: bytes,
+    ) -> tuple[Any, Any]:
+        result = place.empty(self.out_shape, self.dtype, queue) if operands.out is None else None
+        lse = place.empty(self.lse_shape, _FLOAT32, queue) if return_lse else None
+        out = operands.out if result is None else result.view(handle)
+        assert out is not None
+        log_sums = None if lse is None else lse.view(handle)
+        if self.launch is not None:
+            self.launch(operands, out, log_sums, constants, handle)
+            return result, lse
+        place.fill(out, 0.0, handle)
+        if log_sums is not None:
+            place.fill(log_sums, -math.inf, handle)
+        return result, lse

@@ -1,0 +1,68 @@
+"""The `cuevo` command: try the kernels, read them, assemble them, look over the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from cuevo import __version__
+from cuevo.cli import demo, doctor, kernels
+from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
+from cuevo.errors import CuevoError
+
+_EPILOG = """\
+examples:
+  cuevo demo                      compute an MSA-row attention and compare it with float64
+  cuevo demo --device sim:sm_90   the same on the CPU executor, with Hopper's arithmetic
+  cuevo kernels                   what there is, and each kernel's parameters
+  cuevo render evoformer_forward_sm80 --set head_dim=32 | less
+  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
+  cuevo doctor                    what was found on this machine, and what is missing
+
+exit codes:
+  0    done (demo: and the result agrees with float64)
+  1    an error, said in a sentence on standard error; or the demo's result does not agree
+  2    a command line that cannot be carried out as it stands
+  130  interrupted
+
+environment:
+  CUEVO_CACHE_DIR    where assembled kernels are kept
+  CUEVO_TRACEBACK=1  show Python's traceback with an error
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="cuevo",
+        description="Evoformer attention from handwritten PTX, on a CUDA device or on the CPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (demo, kernels, doctor):
+        command.add_commands(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own); returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; without this the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (CuevoError, ValueError, OSError) as error:
+        if os.environ.get("CUEVO_TRACEBACK"):
+            raise
+        print(f"cuevo: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    return code

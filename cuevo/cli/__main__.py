@@ -1,0 +1,7 @@
+"""`python -m cuevo.cli`, for where the `cuevo` script is not on the path."""
+
+import sys
+
+from cuevo.cli import main
+
+sys.exit(main())

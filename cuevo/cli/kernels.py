@@ -1,0 +1,240 @@
+"""`cuevo kernels`, `cuevo render`, `cuevo assemble`: the kernels as text and as machine code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cuevo.cli.settings import configuration, describe_fields, split_settings
+from cuevo.cli.usage import (
+    EXIT_OK,
+    Subparsers,
+    UsageError,
+    add_command,
+    add_json_option,
+    console,
+    print_json,
+    table,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from cuevo.assemble import Cubin
+    from cuevo.template import RenderedKernel
+
+_SET_HELP = "a kernel parameter; `cuevo kernels` lists them; may be given several times"
+
+_KERNELS_DETAILS = """\
+examples:
+  cuevo kernels
+  cuevo kernels --json | jq '.[].name'
+
+A parameter without a default must be given to render and assemble with --set.
+"""
+
+_RENDER_DETAILS = """\
+examples:
+  cuevo render evoformer_forward_sm80 --set head_dim=32
+  cuevo render evoformer_forward_sm80 --set head_dim=32 --set stages=4 --output forward.ptx
+  cuevo render evoformer_forward_sm80 --set head_dim=32 --origin | less
+
+The text is what the assembler and the CPU executor get. With --origin every line is preceded by the
+file and line under ptx/ that it was written in.
+"""
+
+_ASSEMBLE_DETAILS = """\
+examples:
+  cuevo assemble evoformer_forward_sm80 --set head_dim=32
+  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
+  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --output forward.cubin
+  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --json | jq '.[].registers'
+
+Needs neither a GPU nor a driver. Spills are counted in bytes; a kernel worth shipping has none.
+"""
+
+
+def add_commands(subparsers: Subparsers) -> None:
+    kernels = add_command(
+        subparsers,
+        "kernels",
+        "List the kernels and their parameters.",
+        _KERNELS_DETAILS,
+        run_kernels,
+    )
+    add_json_option(kernels)
+
+    render = add_command(subparsers, "render", "Print a kernel's PTX.", _RENDER_DETAILS, run_render)
+    _add_kernel_options(render)
+    render.add_argument(
+        "--arch",
+        type=architecture_name,
+        metavar="SM",
+        help="refuse what cannot run on it (default: the kernel's lowest)",
+    )
+    render.add_argument(
+        "--origin", action="store_true", help="precede each line by its ptx/FILE:LINE"
+    )
+    render.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead")
+
+    assemble = add_command(
+        subparsers,
+        "assemble",
+        "Assemble a kernel and report the resources that it takes.",
+        _ASSEMBLE_DETAILS,
+        run_assemble,
+    )
+    _add_kernel_options(assemble)
+    assemble.add_argument(
+        "--arch",
+        action="append",
+        type=architecture_name,
+        metavar="SM",
+        help="sm_80, sm_90, ... (default: the kernel's lowest); may be given several times",
+    )
+    assemble.add_argument("--output", type=Path, metavar="FILE", help="write the cubin to FILE")
+    assemble.add_argument(
+        "--no-cache", action="store_true", help="assemble even what the cache has"
+    )
+    add_json_option(assemble)
+
+
+def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kernel", metavar="KERNEL", help="a name that `cuevo kernels` lists")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help=_SET_HELP,
+    )
+
+
+def architecture_name(text: str) -> str:
+    """`sm_80`, `sm80`, `80` or `8.0` as `sm_80`."""
+    match = re.fullmatch(r"(?:sm_?)?(\d+)\.?(\d)(a?)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no architecture; write sm_80, sm_90a, ...")
+    return f"sm_{match[1]}{match[2]}{match[3]}"
+
+
+def kernel_module(name: str) -> Any:
+    """The host half of the kernel `name`; UsageError when there is none."""
+    from cuevo.kernels import registry
+
+    modules = registry()
+    if name not in modules:
+        raise unknown("kernel", name, modules)
+    return modules[name]
+
+
+def render_kernel(module: Any, words: list[str], architectures: Sequence[str]) -> RenderedKernel:
+    """A kernel with the settings `words` (`["head_dim=32"]`) and defaults elsewhere.
+
+    Raises:
+        UsageError: settings that are none of the kernel's.
+        ValueError: a configuration that cannot run on one of the architectures; says why.
+    """
+    from cuevo.architectures import architecture
+    from cuevo.template import render
+
+    config = configuration(module.Config, split_settings(words))
+    for arch in architectures:
+        reasons = module.violations(config, architecture(arch))
+        if reasons:
+            raise ValueError(f"{config} cannot run on {arch}: {'; '.join(reasons)}.")
+    return render(module.NAME, module.values(config))
+
+
+def run_kernels(arguments: argparse.Namespace) -> int:
+    from cuevo.kernels import registry
+
+    listed = [
+        {
+            "name": name,
+            "summary": module.SUMMARY,
+            "lowest_arch": lowest_architecture(module),
+            "parameters": describe_fields(module.Config),
+        }
+        for name, module in sorted(registry().items())
+    ]
+    if arguments.json:
+        print_json(listed)
+        return EXIT_OK
+    for kernel in listed:
+        print(f"{kernel['name']}, {kernel['lowest_arch']} and later\n{kernel['summary']}\n")
+        shown = table("parameter", "takes", "default", "meaning")
+        for entry in kernel["parameters"]:
+            default = "required" if "required" in entry else str(entry.get("default", ""))
+            shown.add_row(entry["name"], entry["type"], default, entry["meaning"])
+        console().print(shown)
+    return EXIT_OK
+
+
+def lowest_architecture(module: Any) -> str:
+    return f"sm_{module.MINIMUM_ARCH}"
+
+
+def run_render(arguments: argparse.Namespace) -> int:
+    module = kernel_module(arguments.kernel)
+    arch = arguments.arch or lowest_architecture(module)
+    rendered = render_kernel(module, arguments.settings, [arch])
+    text = with_origins(rendered) if arguments.origin else rendered.text
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+    return EXIT_OK
+
+
+def with_origins(rendered: RenderedKernel) -> str:
+    """The kernel's text, every line preceded by the place in ptx/ that it comes from."""
+    lines = rendered.text.splitlines()
+    places = []
+    for number in range(1, len(lines) + 1):
+        origin = rendered.origin(number)
+        places.append(f"{origin.file}:{origin.line}" if origin else "")
+    width = max(map(len, places), default=0)
+    pairs = zip(places, lines, strict=True)
+    return "".join(f"{place:<{width}}  {line}".rstrip() + "\n" for place, line in pairs)
+
+
+def run_assemble(arguments: argparse.Namespace) -> int:
+    from cuevo.assemble import assemble
+
+    module = kernel_module(arguments.kernel)
+    architectures = list(dict.fromkeys(arguments.arch or [lowest_architecture(module)]))
+    if arguments.output and len(architectures) > 1:
+        raise UsageError("--output takes one cubin: give --arch once.")
+    rendered = render_kernel(module, arguments.settings, architectures)
+    options: dict[str, Any] = {"cache": None} if arguments.no_cache else {}
+    cubins = [assemble(rendered, arch, **options) for arch in architectures]
+    if arguments.output:
+        arguments.output.write_bytes(cubins[0].code)
+    if arguments.json:
+        print_json([{"kernel": rendered.describe(), **_report(cubin)} for cubin in cubins])
+        return EXIT_OK
+    print(rendered.describe())
+    reports = [_report(cubin) for cubin in cubins]
+    shown = table("resource", *(cubin.arch for cubin in cubins))
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for key in reports[0]:
+        if key != "arch":
+            shown.add_row(key.replace("_", " "), *(str(report[key]) for report in reports))
+    console().print(shown)
+    return EXIT_OK
+
+
+def _report(cubin: Cubin) -> dict[str, Any]:
+    return {
+        "arch": cubin.arch,
+        **dataclasses.asdict(cubin.resources),
+        "cubin_bytes": len(cubin.code),
+        "assembler": cubin.assembler,
+    }

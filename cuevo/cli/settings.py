@@ -1,0 +1,163 @@
+"""Kernel parameters as text: the words `head_dim=32 stages=3` to a kernel's Config."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import itertools
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from cuevo.cli.usage import UsageError, unknown
+
+T = TypeVar("T")
+
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def split_settings(words: Iterable[str]) -> dict[str, str]:
+    """`["head_dim=32", "stages=3"]` as a dictionary; a name given twice is an error."""
+    settings: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(f"a setting is written NAME=VALUE, not {word!r}.")
+        if name in settings:
+            raise UsageError(f"{name} is set twice: to {settings[name]!r} and to {value!r}.")
+        settings[name] = value.strip()
+    return settings
+
+
+def configuration(config_type: type[T], settings: Mapping[str, str]) -> T:
+    """A kernel's Config with the named fields read from text and the others at their defaults.
+
+    Args:
+        config_type: a dataclass.
+        settings: field name to text.
+
+    Raises:
+        UsageError: a name that is no field, a text that is no value of the field's type, or a
+            field without a default that no setting names.
+        ValueError: whatever the dataclass itself refuses.
+    """
+    fields = {field.name: field for field in dataclasses.fields(_dataclass(config_type))}
+    kinds = typing.get_type_hints(config_type)
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        if name not in fields:
+            raise unknown("parameter", name, fields)
+        values[name] = read_value(text, kinds[name], name)
+    missing = [name for name, field in fields.items() if name not in values and is_required(field)]
+    if missing:
+        words = " ".join(f"{name}=VALUE" for name in missing)
+        raise UsageError(f"a value is needed for: {', '.join(missing)}. Add --set {words}.")
+    return config_type(**values)
+
+
+def read_value(text: str, kind: Any, name: str) -> Any:
+    """One value of the annotated type `kind` (bool, int, float, str, enum, Literal, X | None)."""
+    origin = typing.get_origin(kind)
+    if origin is Union or isinstance(kind, types.UnionType):
+        members = [member for member in typing.get_args(kind) if member is not type(None)]
+        if len(members) < len(typing.get_args(kind)) and text.lower() == "none":
+            return None
+        if len(members) == 1:
+            return read_value(text, members[0], name)
+    if origin is Literal:
+        options = {str(option): option for option in typing.get_args(kind)}
+        return _choose(text, options, name)
+    if kind is bool:
+        return _choose(text.lower(), _BOOLEANS, name)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        options = {str(member.value): member for member in kind}
+        return _choose(text, options, name)
+    try:
+        if kind is int:
+            return int(text, 0)
+        if kind is float:
+            return float(text)
+    except ValueError:
+        raise UsageError(f"{name} takes {describe_type(kind)}, not {text!r}.") from None
+    if kind is str:
+        return text
+    raise UsageError(f"{name} is of type {describe_type(kind)}, which text cannot give.")
+
+
+def describe_type(kind: Any) -> str:
+    """A type as a reader of a help page would say it."""
+    if kind is int:
+        return "an integer"
+    if kind is float:
+        return "a number"
+    if kind is bool:
+        return "true or false"
+    if kind is type(None):
+        return "none"
+    if kind is str:
+        return "text"
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return " or ".join(str(option) for option in typing.get_args(kind))
+    if origin is Union or isinstance(kind, types.UnionType):
+        return " or ".join(describe_type(member) for member in typing.get_args(kind))
+    return getattr(kind, "__name__", str(kind))
+
+
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    """Whether a dataclass field has neither a default nor a default factory."""
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def describe_fields(config_type: type[Any]) -> list[dict[str, Any]]:
+    """Of each field of a Config: name, type in words, default or `required`, and its docstring."""
+    kinds = typing.get_type_hints(config_type)
+    meanings = field_docstrings(config_type)
+    described = []
+    for field in dataclasses.fields(_dataclass(config_type)):
+        entry: dict[str, Any] = {"name": field.name, "type": describe_type(kinds[field.name])}
+        if is_required(field):
+            entry["required"] = True
+        elif field.default is not dataclasses.MISSING:
+            entry["default"] = field.default
+        entry["meaning"] = meanings.get(field.name, "")
+        described.append(entry)
+    return described
+
+
+def field_docstrings(config_type: type[Any]) -> dict[str, str]:
+    """The string literals that follow the fields in the class's source; empty without a source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(config_type))
+    except (OSError, TypeError):
+        return {}
+    (definition,) = ast.parse(source).body
+    found = {}
+    for field, text in itertools.pairwise(getattr(definition, "body", [])):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        ):
+            found[field.target.id] = inspect.cleandoc(text.value.value)
+    return found
+
+
+def _choose(text: str, options: Mapping[str, Any], name: str) -> Any:
+    if text not in options:
+        raise UsageError(f"{name} takes one of {', '.join(options)}, not {text!r}.")
+    return options[text]
+
+
+def _dataclass(config_type: type[Any]) -> type[Any]:
+    if not dataclasses.is_dataclass(config_type):
+        raise TypeError(f"{config_type!r} is not a dataclass")
+    return config_type

@@ -1,0 +1,83 @@
+"""What the commands share: exit codes, usage errors, help pages, the console."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# Wide enough for every table of the commands; what a terminal has instead is asked of the terminal.
+PIPE_WIDTH = 120
+
+
+class UsageError(ValueError):
+    """A command line that cannot be carried out as it stands: exit code 2."""
+
+
+def unknown(what: str, given: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is not among the known ones, with the nearest of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return UsageError(f"there is no {what} {given!r}.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    summary: str,
+    details: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """A subcommand whose help page opens with `summary` and closes with `details` as written."""
+    parser = subparsers.add_parser(
+        name,
+        help=summary[0].lower() + summary[1:].rstrip("."),
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where tables go: as wide as the terminal, plain and of fixed width when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PIPE_WIDTH)
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """An empty table; Markdown when standard output is no terminal."""
+    from rich import box
+    from rich.table import Table
+
+    style = box.SIMPLE_HEAD if sys.stdout.isatty() else box.MARKDOWN
+    made = Table(*headings, title=title, title_justify="left", box=style)
+    for column in made.columns:
+        column.overflow = "fold"
+    return made
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))

@@ -1,0 +1,20 @@
+"""The host half of each kernel: what may be configured, what is chosen, how it is launched.
+
+A module here has the name of a file in ``ptx/``; `registry` lists those that ship.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+
+from cuevo.kernels import attention_scores_sm80, evoformer_forward_sm80
+
+__all__ = ["registry"]
+
+_REGISTRY = MappingProxyType(
+    {module.NAME: module for module in (evoformer_forward_sm80, attention_scores_sm80)}
+)
+
+
+def registry() -> Mapping[str, ModuleType]:
+    """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``Config``, ``values`` and ``violations``."""
+    return _REGISTRY

@@ -1,0 +1,108 @@
+"""Line information in PTX text: ``.loc`` and ``.file`` directives that point into the templates.
+
+With them a profiler, a disassembly and a debugger name the file that the author edits.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a file under ``ptx/``: ``SourceLine("ptx/lib/softmax.ptx", 41)``."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def add_line_information(
+    text: Sequence[str], origins: Sequence[SourceLine | None]
+) -> tuple[str, tuple[SourceLine | None, ...]]:
+    """Put ``.loc`` and ``.file`` directives into PTX lines, `origins` being one entry a line.
+
+    A ``.loc`` stands before each instruction of a function body whose origin is not the one of the
+    instruction before it; the ``.file`` lines end the module. Returns the text and the origins of
+    its lines.
+    """
+    files: dict[str, int] = {}
+    lines: list[str] = []
+    kept: list[SourceLine | None] = []
+    last: SourceLine | None = None
+    for line, origin, in_body in zip(text, origins, _instruction_lines(text), strict=True):
+        if in_body and origin is not None and origin != last:
+            number = files.setdefault(origin.file, len(files) + 1)
+            margin = line[: len(line) - len(line.lstrip())]
+            lines.append(f"{margin}.loc {number} {origin.line} 1")
+            kept.append(origin)
+            last = origin
+        lines.append(line)
+        kept.append(origin)
+    for file, number in files.items():
+        lines.append(f'.file {number} "{file}"')
+        kept.append(None)
+    return "\n".join(lines) + "\n", tuple(kept)
+
+
+_TOKEN = re.compile(
+    r"""(?P<blank> \s+ | //.* )
+      | (?P<comment> /\* )
+      | (?P<string> "[^"]*" )
+      | (?P<label> [A-Za-z_$%][\w$]* \s* :(?!:) )
+      | (?P<mark> [{};] )
+      | (?P<word> [.@\w$%]+ | . )""",
+    re.X,
+)
+
+
+def _instruction_lines(text: Sequence[str]) -> Iterator[bool]:
+    """For each line: whether the first statement that begins on it is an instruction of a function
+    body.
+
+    False for a line that goes on with a statement of an earlier line.
+    """
+    in_comment = False
+    depth = 0  # open blocks; 0 outside of functions
+    statement: list[str] | None = None  # words of the statement that is under way
+    for line in text:
+        instruction: bool | None = False if statement else None
+        position = 0
+        while position < len(line):
+            if in_comment:
+                end = line.find("*/", position)
+                in_comment = end < 0
+                position = len(line) if end < 0 else end + 2
+                continue
+            token = _TOKEN.match(line, position)
+            assert token is not None
+            position = token.end()
+            kind, word = token.lastgroup, token.group()
+            if kind == "blank":
+                continue
+            if kind == "comment":
+                in_comment = True
+            elif word == ";":
+                statement = None
+            elif word == "{" and (
+                (statement is None and depth > 0)
+                or (statement is not None and depth == 0 and {".entry", ".func"} & set(statement))
+            ):
+                statement = None
+                depth += 1
+            elif word == "}" and statement is None:
+                depth -= 1
+            elif statement is None:
+                if kind == "label" and depth > 0:
+                    continue
+                if instruction is None:
+                    instruction = depth > 0 and not word.startswith(".")
+                # Directives without a semicolon end with their line.
+                statement = [word]
+            else:
+                statement.append(word)
+        if statement and statement[0] in (".version", ".target", ".address_size", ".loc", ".file"):
+            statement = None
+        yield bool(instruction)

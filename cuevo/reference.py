@@ -1,0 +1,46 @@
+"""Evoformer attention in float64 NumPy: the specification that every kernel is compared with."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+
+
+def attention(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    mask_bias: NDArray[Any] | None = None,
+    pair_bias: NDArray[Any] | None = None,
+    scale: float | None = None,
+) -> tuple[Float64, Float64]:
+    """``out = softmax(q k^T scale + mask_bias + pair_bias) v`` and the log-sum-exp of every row of scores.
+
+    q [B, N, Lq, H, D]; k, v [B, N, Lk, H, D]; mask_bias [B, N, 1, 1, Lk], floats or bool (True: attend);
+    pair_bias [B, 1, H, Lq, Lk]. scale defaults to ``1 / sqrt(D)``. Returns out [B, N, Lq, H, D] and
+    lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives out 0 and lse -inf.
+    """
+    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+    scores = np.einsum("bnqhd,bnkhd->bnhqk", q, k)
+    scores *= q.shape[-1] ** -0.5 if scale is None else scale
+    if mask_bias is not None:
+        scores += additive(mask_bias)
+    if pair_bias is not None:
+        scores += additive(pair_bias)
+    highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(np.isneginf(highest), 0.0, highest))
+    total = weights.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.log(total) + highest)[..., 0]
+    weights /= np.where(total == 0.0, 1.0, total)
+    return np.einsum("bnhqk,bnkhd->bnqhd", weights, v), lse
+
+
+def additive(bias: NDArray[Any]) -> Float64:
+    """A bias as numbers to add: bool becomes 0 where True and -inf where False."""
+    bias = np.asarray(bias)
+    if bias.dtype == np.bool_:
+        return np.where(bias, 0.0, -np.inf)
+    return bias.astype(np.float64)

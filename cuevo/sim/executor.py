@@ -1,0 +1,192 @@
+"""The CPU executor: rendered PTX, run by NumPy and checked on the way."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from cuevo.sim.faults import KernelText, Origin, PtxError, error_at
+from cuevo.sim.global_memory import Buffer, GlobalMemory
+from cuevo.sim.machine import Geometry, Machine
+from cuevo.sim.parse import parse
+from cuevo.sim.program import Program
+from cuevo.sim.schedule import Schedule
+
+_T = TypeVar("_T")
+Progress = Callable[[int, int], None]
+"""Called with the blocks done and their total."""
+
+# Enough warps to make NumPy's overhead small, few enough for the registers to stay in the caches.
+_WARPS_AT_ONCE = 256
+# Machines are tens of megabytes, parsed kernels a few.
+_MACHINES_KEPT = 4
+_KERNELS_KEPT = 32
+
+
+class SimExecutor:
+    """Runs kernels on the CPU as a device of architecture `arch` would.
+
+    Pointers in the parameter block are host addresses of the memory behind the `buffers` of a
+    launch; every access outside of them is an error. `progress`, if given, is called after each
+    chunk of threadblocks with the number of blocks done and their total.
+    """
+
+    def __init__(self, arch: str = "sm_80", progress: Progress | None = None) -> None:
+        digits = arch.removeprefix("sm_").rstrip("af")
+        if not arch.startswith("sm_") or not digits.isdigit() or int(digits) < 70:
+            raise ValueError(f"arch must be sm_70 or later, such as 'sm_80', not {arch!r}")
+        self.arch = arch
+        self.name = f"sim:{arch}"
+        self.capability = int(digits)
+        """Compute capability: 80 for sm_80."""
+        self.progress = progress
+        self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
+        self._machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+
+    def load(self, kernel: KernelText) -> "LoadedKernel":
+        """Parse a kernel and check each of its instructions; the same text gives the same kernel
+        again.
+
+        Raises SimulatorError, with file and line, for whatever the executor does not know or `arch`
+        does not have.
+        """
+        key = (kernel.describe(), kernel.text)
+        return self._kernels.get(key, lambda: self._prepare(kernel))
+
+    def _prepare(self, kernel: KernelText) -> "LoadedKernel":
+        try:
+            module = parse(kernel.text)
+            function = module.functions.get(kernel.name)
+            if function is None:
+                names = ", ".join(module.functions) or "none"
+                raise PtxError(
+                    1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
+                )
+            program = Program(function, self.capability)
+        except PtxError as error:
+            raise error_at(kernel, error.line, error.message) from None
+        return LoadedKernel(kernel, program, self._machines, self._report)
+
+    def load_text(
+        self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
+    ) -> "LoadedKernel":
+        """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
+        return self.load(_PlainText(name, text, origin or (lambda line: None)))
+
+    def _report(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(done, total)
+
+
+class _Kept(Generic[_T]):
+    """The things that were asked for last, up to `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._things: dict[Hashable, _T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        thing = self._things.pop(key, None)
+        if thing is None:
+            thing = make()
+        self._things[key] = thing
+        if len(self._things) > self._limit:
+            del self._things[next(iter(self._things))]
+        return thing
+
+
+@dataclass(frozen=True)
+class _PlainText:
+    name: str
+    text: str
+    find: Callable[[int], Origin | None]
+
+    def origin(self, line: int) -> Origin | None:
+        return self.find(line)
+
+    def describe(self) -> str:
+        return self.name
+
+
+class LoadedKernel:
+    """A kernel of a `SimExecutor`."""
+
+    def __init__(
+        self, kernel: KernelText, program: Program, machines: "_Kept[Schedule]", report: Progress
+    ) -> None:
+        self.kernel = kernel
+        self._program = program
+        self._machines = machines
+        self._report = report
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        params: bytes | bytearray,
+        *,
+        buffers: Sequence[Buffer] = (),
+        stream: object = None,
+    ) -> None:
+        """Run the kernel to its end.
+
+        `shared_bytes` is the dynamic shared memory of a block, `params` the parameter block,
+        `buffers` what the kernel may read and, where it is not read-only, write. `stream` has no
+        meaning here. Raises ValueError for a launch that no device would take, SimulatorError for a
+        fault of the kernel.
+        """
+        geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes))
+        self._check(geometry, params)
+        packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
+        memory = GlobalMemory(buffers)
+        total = geometry.blocks
+        chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
+        each = -(-total // chunks)
+        with np.errstate(all="ignore"):
+            for first in range(0, total, each):
+                schedule = self._schedule(geometry, min(each, total - first))
+                schedule.machine.begin(first, packed, memory)
+                schedule.run()
+                self._report(min(first + each, total), total)
+
+    def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
+        def make() -> Schedule:
+            machine = Machine(self._program.function, geometry, blocks)
+            return Schedule(self._program, machine, self.kernel)
+
+        return self._machines.get((self._program, geometry, blocks), make)
+
+    def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
+        function, name = self._program.function, self.kernel.describe()
+        if min(geometry.grid) < 1 or min(geometry.block) < 1:
+            raise ValueError(
+                f"{name}: grid {geometry.grid} and block {geometry.block} must be positive"
+            )
+        if geometry.threads > 1024:
+            raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
+        if geometry.grid[0] >= 2**31 or max(geometry.grid[1:]) > 65535:
+            raise ValueError(
+                f"{name}: the grid {geometry.grid} is larger than (2^31 - 1, 65535, 65535)"
+            )
+        if function.required_threads not in (None, geometry.block):
+            raise ValueError(
+                f"{name}: block {geometry.block}; the kernel requires {function.required_threads}"
+            )
+        most = function.maximum_threads
+        if most is not None and geometry.threads > most[0] * most[1] * most[2]:
+            raise ValueError(
+                f"{name}: {geometry.threads} threads in a block; .maxntid allows {most}"
+            )
+        expected = 0
+        for variable in function.parameters.values():
+            assert variable.size is not None
+            expected = -(-expected // variable.alignment) * variable.alignment + variable.size
+        if len(params) != expected:
+            raise ValueError(f"{name}: a parameter block of {len(params)} bytes, not {expected}")
+
+
+def _triple(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, z = (int(size) for size in sizes)
+    return x, y, z

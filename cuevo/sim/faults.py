@@ -1,0 +1,66 @@
+"""How a fault within an instruction becomes an error with file, line, kernel, block and thread."""
+
+from typing import Protocol
+
+from cuevo.errors import SimulatorError
+from cuevo.sim.aliases import Mask
+
+
+class Origin(Protocol):
+    """Where a line of the rendered text was written."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+class KernelText(Protocol):
+    """What the executor needs of a rendered kernel; `cuevo.template.RenderedKernel` has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    def origin(self, line: int) -> Origin | None: ...
+    def describe(self) -> str: ...
+
+
+class PtxError(Exception):
+    """Something wrong at a line of the text, independent of any launch."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+        self.message = message
+
+
+class Fault(Exception):
+    """Something went wrong while an instruction ran.
+
+    `lanes` marks the offending lanes, shape (32, warps), None if no particular lane is to blame.
+    """
+
+    def __init__(self, message: str, lanes: Mask = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.lanes = lanes
+
+
+def place(kernel: KernelText, line: int) -> str:
+    """``ptx/<file>:<line>``, or the rendered text's own line where no template line is known."""
+    origin = kernel.origin(line)
+    return (
+        f"{kernel.name} (rendered text):{line}"
+        if origin is None
+        else f"{origin.file}:{origin.line}"
+    )
+
+
+def error_at(kernel: KernelText, line: int, message: str) -> SimulatorError:
+    """The error for `message` at a line of the rendered text."""
+    lines = kernel.text.splitlines()
+    quoted = lines[line - 1].strip() if 1 <= line <= len(lines) else ""
+    return SimulatorError(
+        f"{place(kernel, line)}: {message}\n    {quoted}\n  in {kernel.describe()}"
+    )

@@ -1,0 +1,90 @@
+"""float32 arithmetic as the hardware rounds it: fused multiply-add, flushing of subnormals,
+canonical NaN.
+"""
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray
+
+TINY = np.float32(2.0**-126)
+"""The smallest normal number."""
+CANONICAL_NAN = np.uint32(0x7FFFFFFF)
+
+
+def flushed(x: AnyArray) -> AnyArray:
+    """`x` with subnormals replaced by zeros of their sign; `x` itself if there are none."""
+    normal = np.abs(x) >= TINY
+    if np.count_nonzero(normal) == normal.size:
+        return x
+    # Zeros keep their sign, and NaNs (which compare false) stay NaN.
+    return np.multiply(x, normal, dtype=np.float32)
+
+
+def flush(x: AnyArray) -> None:
+    """`flushed`, in place."""
+    normal = np.abs(x) >= TINY
+    if np.count_nonzero(normal) != normal.size:
+        np.multiply(x, normal, out=x)
+
+
+def canonicalize(x: AnyArray) -> None:
+    """Give every NaN the one pattern that the hardware produces."""
+    nan = np.isnan(x)
+    if np.count_nonzero(nan):
+        if x.dtype == np.float32:
+            np.copyto(x.view(np.uint32), CANONICAL_NAN, where=nan)
+        elif x.dtype.itemsize == 2:
+            np.copyto(x.view(np.uint16), np.uint16(0x7FFF), where=nan)
+        else:
+            np.copyto(x.view(np.uint64), np.uint64(0x7FF8 << 48), where=nan)
+
+
+def round_sum(large: AnyArray, small: AnyArray, out: AnyArray) -> None:
+    """large + small (float64), rounded once to nearest-even float32.
+
+    The float64 sum may round to the very middle between two float32 numbers, or to a number whose
+    float32 is subnormal; only there can the second rounding go wrong, and only there the sum is
+    made odd first.
+    """
+    total = large + small
+    np.copyto(out, total, casting="unsafe")
+    # The 29 bits below the last place of float32: 1000...0 is the middle.
+    middle = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
+    doubtful = (middle == np.uint64(0x10000000)) | (np.abs(out) <= TINY)
+    if np.count_nonzero(doubtful):
+        doubtful = doubtful & (total != 0)
+        a = np.broadcast_to(large, out.shape)[doubtful]
+        b = np.broadcast_to(small, out.shape)[doubtful]
+        out[doubtful] = sum_to_odd(a, b).astype(np.float32)
+
+
+def sum_to_odd(a: AnyArray, b: AnyArray) -> AnyArray:
+    """a + b in float64; an inexact sum gets an odd last bit: a further rounding is right."""
+    total = a + b
+    # Knuth's two-sum: the exact error of the addition.
+    b_part = total - a
+    error = (a - (total - b_part)) + (b - b_part)
+    bits = total.view(np.int64).copy()
+    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error) & (bits & 1 == 0)
+    # Toward the exact value: away from zero if the error has the sign of the sum.
+    outward = (error > 0) == (total > 0)
+    bits += np.where(inexact, np.where(outward, 1, -1), 0)
+    return bits.view(np.float64)
+
+
+def fma(x: AnyArray, y: AnyArray, z: AnyArray, out: AnyArray) -> None:
+    """x * y + z, rounded once. The product of two float32 is exact in float64."""
+    round_sum(np.multiply(x, y, dtype=np.float64), z.astype(np.float64), out)
+
+
+def directed(exact: AnyArray, mode: str) -> AnyArray:
+    """float64 to float32 by rounding mode `mode`: rn, rz, rm (down) or rp (up)."""
+    rounded = exact.astype(np.float32)
+    if mode == "rn":
+        return rounded
+    if mode == "rz":
+        wrong = np.abs(rounded) > np.abs(exact)
+        return np.where(wrong, np.nextafter(rounded, np.float32(0)), rounded)
+    if mode == "rm":
+        return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    return np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)

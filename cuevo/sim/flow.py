@@ -1,0 +1,186 @@
+"""Where the lanes of a chunk stand: program counters, exits, barriers.
+
+A program counter is the index of an instruction. The scheduler runs the lowest counter at which a
+runnable lane stands, for all lanes that stand there; so lanes that a branch has parted meet again
+where their ways join.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.faults import Fault
+
+BARRIERS = 16
+
+
+class Flow:
+    """`exists` marks the lanes that are threads, shape (32, warps).
+
+    `on_barrier` is called with the blocks of which a barrier was completed, as a bool array; None
+    for all.
+    """
+
+    def __init__(
+        self,
+        exists: AnyArray,
+        block_of_warp: AnyArray,
+        on_barrier: Callable[[AnyArray | None], None],
+    ) -> None:
+        self._exists = exists
+        self._block = block_of_warp
+        self._on_barrier = on_barrier
+        self._blocks = int(block_of_warp[-1]) + 1
+        warps = exists.shape[1]
+        self.alive: AnyArray = exists.copy()
+        self.waiting = np.zeros(warps, np.bool_)
+        self.barrier_line = np.zeros(warps, np.int64)
+        self._barrier = np.zeros(warps, np.int64)
+        self._arrived = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._expected = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._parted: AnyArray = np.zeros(exists.shape, np.int64)
+        self.reset()
+
+    def reset(self) -> None:
+        np.copyto(self.alive, self._exists)
+        self.waiting.fill(False)
+        self._arrived.fill(0)
+        # The common counter of all lanes, or None where each has its own.
+        self._common: int | None = 0
+        self._all_alive = bool(self.alive.all())
+        self._here: Mask = None
+        self._next: int | None = 0
+
+    # -- For the scheduler ------------------------------------------------------------------------
+
+    def pick(self) -> tuple[int, Mask] | None:
+        """The next counter and the lanes that stand there (None: all of them); None if no lane can
+        run.
+        """
+        if self._common is not None and not self.waiting.any():
+            if self._all_alive:
+                return self._common, None
+            return (self._common, self.alive) if self.alive.any() else None
+        runnable = self.alive & ~self.waiting
+        if not runnable.any():
+            return None
+        counters = self._counters()
+        lowest = int(counters.min(where=runnable, initial=np.iinfo(np.int64).max))
+        mask = runnable & (counters == lowest)
+        here = int(np.count_nonzero(mask))
+        if here == np.count_nonzero(self.alive):
+            self._common = lowest
+            return lowest, (None if here == mask.size else mask)
+        return lowest, mask
+
+    def arrive(self, counter: int, mask: Mask) -> None:
+        """The lanes in `mask` are about to run the instruction before `counter`, and go on there
+        by default.
+        """
+        self._here, self._next = mask, counter
+
+    def leave(self) -> None:
+        """The instruction has run."""
+        if self._next is None:
+            return
+        if self._common is not None:
+            self._common = self._next
+        elif self._here is not None:
+            np.copyto(self._parted, self._next, where=self._here)
+
+    # -- For instructions -------------------------------------------------------------------------
+
+    def here(self) -> AnyArray:
+        """The lanes that run the present instruction, whatever its guard."""
+        return self.alive if self._here is None else self._here
+
+    def jump(self, target: int, mask: Mask) -> None:
+        if mask is None or self._is_here(mask):
+            self._next = target
+            return
+        self._part()
+        np.copyto(self._parted, target, where=mask)
+
+    def exit(self, mask: Mask) -> None:
+        if mask is None:
+            self.alive.fill(False)
+        else:
+            self.alive &= ~mask
+        self._all_alive = False
+        self._release()
+
+    def barrier(
+        self, line: int, number: AnyArray, count: AnyArray | None, mask: Mask, wait: bool
+    ) -> None:
+        """Arrive at a barrier of the block, and wait there until enough have.
+
+        `number` and `count` (threads) are per warp; without a count all threads of the block that
+        have not exited must arrive.
+        """
+        alive = np.count_nonzero(self.alive, axis=0)
+        if mask is None:
+            warps = np.ones(alive.shape, np.bool_)
+        else:
+            present = np.count_nonzero(mask, axis=0)
+            wrong = (present != 0) & (present != alive)
+            if wrong.any():
+                raise Fault(
+                    f"only {int(present[wrong][0])} of the {int(alive[wrong][0])} running lanes of "
+                    "a warp are at the barrier",
+                    mask & wrong[None, :],
+                )
+            warps = present != 0
+        if ((number < 0) | (number >= BARRIERS))[warps].any():
+            raise Fault(f"there are barriers 0 to {BARRIERS - 1} only", mask)
+        if count is not None and ((count % 32 != 0) | (count <= 0))[warps].any():
+            raise Fault("the thread count of a barrier must be a multiple of 32", mask)
+        everybody = mask is None or int(np.count_nonzero(mask)) == int(alive.sum())
+        one_barrier = count is None and wait and bool((number == number[0]).all())
+        if everybody and one_barrier and not self._arrived.any():
+            self._on_barrier(None)
+            return
+        self._part()
+        blocks = self._block[warps]
+        numbers = number[warps]
+        np.add.at(self._arrived, (blocks, numbers), 32)
+        self._expected[blocks, numbers] = 0 if count is None else count[warps]
+        if wait:
+            self.waiting |= warps
+            self._barrier[warps] = numbers
+            self.barrier_line[warps] = line
+        self._release()
+
+    # -- Inner ------------------------------------------------------------------------------------
+
+    def _is_here(self, mask: AnyArray) -> bool:
+        if self._here is None:
+            return False
+        return int(np.count_nonzero(mask)) == int(np.count_nonzero(self._here))
+
+    def _counters(self) -> AnyArray:
+        if self._common is not None:
+            self._parted.fill(self._common)
+            self._common = None
+        return self._parted
+
+    def _part(self) -> None:
+        """Give each lane its own counter; those that are here go on after the instruction."""
+        following = self._next
+        counters = self._counters()
+        if following is not None:
+            np.copyto(counters, following, where=True if self._here is None else self._here)
+        self._next = None
+
+    def _release(self) -> None:
+        """Let go the warps whose barrier is complete."""
+        if not self.waiting.any() and not self._arrived.any():
+            return
+        alive_warps = self.alive.any(axis=0)
+        all_threads = 32 * np.bincount(self._block, alive_warps, self._blocks).astype(np.int64)
+        needed = np.where(self._expected == 0, all_threads[:, None], self._expected)
+        complete = (self._arrived > 0) & (self._arrived >= needed)
+        if complete.any():
+            self.waiting &= ~complete[self._block, self._barrier]
+            self._arrived[complete] = 0
+            self._on_barrier(np.asarray(complete.any(axis=1)))

@@ -1,0 +1,129 @@
+"""Arithmetic in f16 and bf16, single and packed in pairs."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim import float32, halves
+from cuevo.sim.aliases import AnyArray, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.types import TYPES
+
+Compute = Callable[..., AnyArray]
+"""float32 sources to the exact result (float64), or one rounded to odd."""
+
+
+def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
+    name, packed = m["type"].removesuffix("x2"), m["type"].endswith("x2")
+    scalar = TYPES[m["type"]] if packed else TYPES[name]
+    raw = np.dtype(np.uint32 if packed else np.uint16)
+    sources = [b.source(operand, scalar).view(raw) for operand in b.instruction.operands[1:]]
+    d = b.destination(b.operand(0), scalar).view(raw)
+    ftz, sat, relu = bool(m.get("ftz")), bool(m.get("sat")), bool(m.get("relu"))
+
+    def one(sources: list[AnyArray]) -> AnyArray:
+        values = [halves.widen(source, name) for source in sources]
+        if ftz:
+            values = [np.where(np.abs(v) < 2.0**-14, v * 0, v) for v in values]
+        exact = compute(*values)
+        if sat:
+            exact = np.nan_to_num(np.clip(exact, 0, 1), nan=0.0) + 0.0
+        if relu:
+            exact = np.where(exact <= 0, 0.0, exact)
+        bits = halves.narrow_exact(np.asarray(exact, np.float64), name)
+        if ftz:
+            small = (bits & np.uint16(0x7C00)) == 0
+            bits = np.where(small, bits & np.uint16(0x8000), bits)
+        return bits
+
+    def run(out: AnyArray) -> None:
+        if not packed:
+            np.copyto(out, one(sources))
+            return
+        low = one([source.astype(np.uint16) for source in sources])
+        high = one([(source >> np.uint32(16)).astype(np.uint16) for source in sources])
+        np.copyto(out, low | (high.astype(np.uint32) << np.uint32(16)))
+
+    return b.alu(d, run)
+
+
+def _sum(x: AnyArray, y: AnyArray) -> AnyArray:
+    return float32.sum_to_odd(x.astype(np.float64), y.astype(np.float64))
+
+
+def _product(x: AnyArray, y: AnyArray) -> AnyArray:
+    return np.asarray(np.multiply(x, y, dtype=np.float64))
+
+
+_BINARY: dict[str, Compute] = {
+    "add": _sum,
+    "sub": lambda x, y: _sum(x, -y),
+    "mul": _product,
+}
+
+
+@form("<op:add|sub|mul>{.rn}{.ftz}{.sat}<type:.f16|.f16x2>")
+def binary_f16(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    return _halves(b, m, _BINARY[m["op"]])
+
+
+@form("<op:add|sub|mul>{.rn}<type:.bf16|.bf16x2>", since=90)
+def binary_bf16(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    return _halves(b, m, _BINARY[m["op"]])
+
+
+def _fused(x: AnyArray, y: AnyArray, z: AnyArray) -> AnyArray:
+    return float32.sum_to_odd(_product(x, y), z.astype(np.float64))
+
+
+@form("fma.rn{.ftz}{.sat}<type:.f16|.f16x2>")
+def fma_f16(b: Binder, m: Modifiers) -> Step:
+    b.count(4)
+    return _halves(b, m, _fused)
+
+
+@form("fma.rn{.ftz}{.relu}<type:.f16|.f16x2>", "fma.rn{.relu}<type:.bf16|.bf16x2>", since=80)
+def fma_relu(b: Binder, m: Modifiers) -> Step:
+    b.count(4)
+    return _halves(b, m, _fused)
+
+
+@form("<op:min|max>{.ftz}{.NaN}<type:.f16|.f16x2|.bf16|.bf16x2>", since=80)
+def extremum(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    greatest = m["op"] == "max"
+    function: np.ufunc = np.fmax if greatest else np.fmin
+    if m["NaN"]:
+        function = np.maximum if greatest else np.minimum
+
+    def compute(x: AnyArray, y: AnyArray) -> AnyArray:
+        result = function(x, y)
+        # +0 is greater than -0.
+        negative = np.signbit(x) & np.signbit(y) if greatest else np.signbit(x) | np.signbit(y)
+        zero = np.where(negative, np.float32(-0.0), np.float32(0.0))
+        return np.where((x == 0) & (y == 0), zero, result)
+
+    return _halves(b, m, compute)
+
+
+@form("<op:neg|abs>{.ftz}<type:.f16|.f16x2>", since=53)
+def sign_f16(b: Binder, m: Modifiers) -> Step:
+    b.count(2)
+    return _halves(b, m, np.negative if m["op"] == "neg" else np.absolute)
+
+
+@form("<op:neg|abs><type:.bf16|.bf16x2>", since=80)
+def sign_bf16(b: Binder, m: Modifiers) -> Step:
+    b.count(2)
+    return _halves(b, m, np.negative if m["op"] == "neg" else np.absolute)
+
+
+@form("ex2.approx<type:.f16|.f16x2>", "tanh.approx<type:.f16|.f16x2>", since=75)
+@form("ex2.approx.ftz<type:.bf16|.bf16x2>", "tanh.approx<type:.bf16|.bf16x2>", since=90)
+def approximate(b: Binder, m: Modifiers) -> Step:
+    b.count(2)
+    function = np.exp2 if b.instruction.opcode.startswith("ex2") else np.tanh
+    return _halves(b, m, lambda x: function(x.astype(np.float64)))

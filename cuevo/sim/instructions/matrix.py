@@ -1,0 +1,196 @@
+"""Warp-wide matrix instructions: ldmatrix, stmatrix, mma."""
+
+import numpy as np
+
+from cuevo.layouts import (
+    LDMATRIX,
+    LDMATRIX_TRANS,
+    MMA_M16N8_F16,
+    MMA_M16N8_F32,
+    MMA_M16N8K8_A,
+    MMA_M16N8K8_B,
+    MMA_M16N8K16_A,
+    MMA_M16N8K16_B,
+    Fragment,
+)
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault
+from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.machine import Machine
+from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
+from cuevo.sim.types import TYPES
+
+
+def whole_warps(machine: Machine, mask: Mask) -> AnyArray | None:
+    """The warps that take part, None for all of them. Every lane of a warp must, none may have
+    exited.
+    """
+    if mask is None:
+        return None
+    present = np.count_nonzero(mask, axis=0)
+    wrong = (present != 0) & (present != 32)
+    if wrong.any():
+        raise Fault(
+            f"an .aligned instruction is run by {int(present[wrong][0])} of the 32 lanes of a warp",
+            mask & wrong[None, :],
+        )
+    return np.flatnonzero(present)
+
+
+@form(
+    "ldmatrix.sync.aligned.m8n8<count:.x1|.x2|.x4>{.trans}.shared{cta:::cta}.b16",
+    since=75,
+)
+def ldmatrix(b: Binder, m: Modifiers) -> Step:
+    """Lane 8 i + r has the address of row r of matrix i; lane l gets row l / 4, columns 2 (l % 4)
+    and the next.
+    """
+    b.count(2)
+    count = int(m["count"][1:])
+    destinations = [
+        b.destination(operand, TYPES["b32"]) for operand in b.vector(b.operand(0), count)
+    ]
+    address, machine = b.address(b.operand(1)), b.machine
+    warps = machine.warps
+    rows = np.zeros(machine.shape, np.bool_)
+    rows[: 8 * count] = True
+    layout = LDMATRIX_TRANS if m["trans"] else LDMATRIX
+
+    def step(mask: Mask) -> None:
+        whole_warps(machine, mask)
+        used = rows if mask is None else rows & mask
+        used_mask = None if count == 4 and mask is None else used
+        indices = machine.shared.indices(address(), 16, used_mask)
+        loaded = machine.shared.load(indices, 16, used_mask)
+        for i, d in enumerate(destinations):
+            # (row address, element, warp)
+            matrix = loaded[8 * i : 8 * i + 8].view(np.uint16).reshape(8, warps, 8)
+            matrix = matrix.transpose(0, 2, 1)
+            fragment = np.empty((32, warps, 2), np.uint16)
+            for h in range(2):
+                fragment[..., h] = matrix[layout.rows[:, 0, h], layout.columns[:, 0, h]]
+            bits = fragment.view(np.uint32)[..., 0]
+            np.copyto(d, bits, where=True if mask is None else mask)
+
+    return step
+
+
+@form(
+    "stmatrix.sync.aligned.m8n8<count:.x1|.x2|.x4>{.trans}.shared{cta:::cta}.b16",
+    since=90,
+)
+def stmatrix(b: Binder, m: Modifiers) -> Step:
+    b.count(2)
+    count = int(m["count"][1:])
+    sources = [b.source(operand, TYPES["b32"]) for operand in b.vector(b.operand(1), count)]
+    address, machine = b.address(b.operand(0)), b.machine
+    warps = machine.warps
+    rows = np.zeros(machine.shape, np.bool_)
+    rows[: 8 * count] = True
+    layout = LDMATRIX_TRANS if m["trans"] else LDMATRIX
+
+    def step(mask: Mask) -> None:
+        whole_warps(machine, mask)
+        used = rows if mask is None else rows & mask
+        indices = machine.shared.indices(address(), 16, used)
+        values = np.zeros(machine.shape, np.complex128)
+        for i, source in enumerate(sources):
+            fragment = np.ascontiguousarray(np.broadcast_to(source, machine.shape))
+            halves = fragment.view(np.uint16).reshape(32, warps, 2)
+            matrix = values[8 * i : 8 * i + 8].view(np.uint16).reshape(8, warps, 8)
+            matrix = matrix.transpose(0, 2, 1)
+            for h in range(2):
+                matrix[layout.rows[:, 0, h], layout.columns[:, 0, h]] = halves[..., h]
+        machine.shared.store(indices, 16, values, used)
+
+    return step
+
+
+# -- mma -----------------------------------------------------------------------------------------
+
+
+def _matrix_of_halves(registers: list[AnyArray], fragment: Fragment, warps: int) -> AnyArray:
+    """Patterns (rows, columns, warps) of the 16-bit elements that the registers hold."""
+    matrix = np.empty((*fragment.shape, warps), np.uint16)
+    for r, register in enumerate(registers):
+        halves = register.view(np.uint16).reshape(32, warps, 2)
+        for h in range(2):
+            matrix[fragment.rows[:, r, h], fragment.columns[:, r, h]] = halves[..., h]
+    return matrix
+
+
+def _accumulator(registers: list[AnyArray], warps: int) -> AnyArray:
+    """(16, 8, warps) out of accumulator registers, float16 or float32 by their number."""
+    if len(registers) == MMA_M16N8_F16.registers:
+        return _matrix_of_halves(registers, MMA_M16N8_F16, warps).view(np.float16)
+    matrix = np.empty((*MMA_M16N8_F32.shape, warps), np.float32)
+    for r, register in enumerate(registers):
+        at = MMA_M16N8_F32.rows[:, r, 0], MMA_M16N8_F32.columns[:, r, 0]
+        matrix[at] = register.view(np.float32)
+    return matrix
+
+
+def _registers(matrix: AnyArray) -> list[AnyArray]:
+    """The accumulator registers (32, warps), as bits, of a result (16, 8, warps)."""
+    if matrix.dtype == np.float32:
+        fragment, bits = MMA_M16N8_F32, matrix.view(np.uint32)
+        return [
+            bits[fragment.rows[:, r, 0], fragment.columns[:, r, 0]]
+            for r in range(fragment.registers)
+        ]
+    fragment, bits = MMA_M16N8_F16, matrix.view(np.uint16)
+    # (32, registers, halves, warps) -> halves innermost
+    halves = bits[fragment.rows, fragment.columns].transpose(1, 0, 3, 2)
+    return [np.ascontiguousarray(each).view(np.uint32)[..., 0] for each in halves]
+
+
+@form(
+    "mma.sync.aligned.m16n8k8.row.col<d:.f32|.f16><a:.f16><b:.f16><c:.f32|.f16>",
+    since=75,
+)
+@form("mma.sync.aligned.m16n8k16.row.col<d:.f32|.f16><a:.f16><b:.f16><c:.f32|.f16>", since=80)
+@form(
+    "mma.sync.aligned<shape:.m16n8k8|.m16n8k16>.row.col<d:.f32><a:.bf16><b:.bf16><c:.f32>", since=80
+)
+def mma(b: Binder, m: Modifiers) -> Step:
+    b.count(4)
+    if m["d"] != m["c"]:
+        raise b.refusal(f"mma with C in .{m['c']} and D in .{m['d']}: both must be of one type")
+    wide = ".m16n8k16." in b.instruction.opcode
+    accumulator, registers = (TYPES["f32"], 4) if m["d"] == "f32" else (TYPES["f16x2"], 2)
+    operand_type = TYPES["f16x2"]
+    a = [b.source(x, operand_type) for x in b.vector(b.operand(1), 4 if wide else 2)]
+    other = [b.source(x, operand_type) for x in b.vector(b.operand(2), 2 if wide else 1)]
+    c = [b.whole(x, accumulator).view() for x in b.vector(b.operand(3), registers)]
+    d = [b.destination(x, accumulator).view(np.uint32) for x in b.vector(b.operand(0), registers)]
+    for x in (*a, *other):
+        if x.ndim == 0:
+            raise b.refusal("the fragments of mma must be registers")
+    dtype = F16 if m["a"] == "f16" else BF16
+    layout_a, layout_b = (
+        (MMA_M16N8K16_A, MMA_M16N8K16_B) if wide else (MMA_M16N8K8_A, MMA_M16N8K8_B)
+    )
+    machine, arithmetic = b.machine, block(b.arch)
+
+    def step(mask: Mask) -> None:
+        warps = whole_warps(machine, mask)
+        count = machine.warps if warps is None else warps.size
+
+        def taken(registers: list[AnyArray]) -> list[AnyArray]:
+            return registers if warps is None else [x[:, warps] for x in registers]
+
+        result = multiply_accumulate(
+            _matrix_of_halves(taken(a), layout_a, count),
+            _matrix_of_halves(taken(other), layout_b, count),
+            _accumulator(taken(c), count),
+            dtype,
+            arithmetic,
+        )
+        for register, bits in zip(d, _registers(result), strict=True):
+            if warps is None:
+                np.copyto(register, bits)
+            else:
+                register[:, warps] = bits
+
+    return step

@@ -1,0 +1,224 @@
+"""Exchange within a warp: shuffles, votes, reductions; fences."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault
+from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.machine import Machine
+from cuevo.sim.types import TYPES
+
+_LANE = np.arange(32)
+_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)[:, None]
+
+
+def _members(b: Binder, index: int) -> Callable[[Mask], None]:
+    """Checks that the lanes of the member mask are those that run the instruction."""
+    members = b.source(b.operand(index), TYPES["b32"])
+    machine = b.machine
+    if members.ndim == 0 and int(members) == 0xFFFFFFFF:
+        return lambda mask: _require_all(machine, mask)
+
+    def check(mask: Mask) -> None:
+        named = (np.broadcast_to(members, machine.shape) & _BIT) != 0
+        here = np.ones(machine.shape, np.bool_) if mask is None else mask
+        if (here & ~named).any():
+            raise Fault(
+                "a lane is not in the member mask of the instruction that it runs", here & ~named
+            )
+        # Lane l is expected by the others if any lane here names it.
+        for lane in range(32):
+            wanted = (
+                (np.broadcast_to(members, machine.shape) >> np.uint32(lane) & 1 != 0) & here
+            ).any(axis=0)
+            missing = wanted & ~here[lane]
+            if missing.any():
+                raise Fault(
+                    f"lane {lane} is in the member mask, but not at the instruction",
+                    here & missing[None, :],
+                )
+
+    return check
+
+
+def _require_all(machine: Machine, mask: Mask) -> None:
+    if mask is None:
+        return
+    present = np.count_nonzero(mask, axis=0)
+    alive = np.count_nonzero(machine.alive, axis=0)
+    wrong = (present != 0) & (present != alive)
+    if wrong.any():
+        raise Fault(
+            f"only {int(present[wrong][0])} lanes of the warp are at an instruction whose member "
+            "mask names them all",
+            mask & wrong[None, :],
+        )
+
+
+@form("shfl.sync<mode:.bfly|.idx|.up|.down>.b32")
+def shuffle(b: Binder, m: Modifiers) -> Step:
+    """``d|p, a, b, c, members``: c has the clamp in bits 0 to 4, the mask of segments in bits 8 to
+    12.
+    """
+    b.count(5)
+    b32 = TYPES["b32"]
+    x = b.whole(b.operand(1), b32)
+    by, control = b.source(b.operand(2), b32), b.source(b.operand(3), b32)
+    check = _members(b, 4)
+    first, second = b.pair(b.operand(0))
+    d, p = b.destination(first, b32), b.destination(second, TYPES["pred"])
+    mode, machine = m["mode"], b.machine
+
+    def sources(by: AnyArray, control: AnyArray, lane: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """For each lane, the lane that it reads, and whether that is in range."""
+        by, control = by.astype(np.int64) & 31, control.astype(np.int64)
+        clamp, segment = control & 31, control >> 8 & 31
+        highest = (lane & segment) | (clamp & ~segment)
+        lowest = lane & segment
+        if mode == "up":
+            wanted = lane - by
+            inside = wanted >= highest
+        elif mode == "down":
+            wanted = lane + by
+            inside = wanted <= highest
+        elif mode == "bfly":
+            wanted = lane ^ by
+            inside = wanted <= highest
+        else:
+            wanted = lowest | (by & ~segment)
+            inside = wanted <= highest
+        return np.where(inside, wanted, lane), inside
+
+    fixed = by.ndim == 0 and control.ndim == 0
+    if fixed:
+        fixed_from, fixed_inside = sources(by, control, _LANE)
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        if fixed:
+            result = x[fixed_from]
+            inside = np.broadcast_to(fixed_inside[:, None], machine.shape)
+            origin = np.broadcast_to(fixed_from[:, None], machine.shape)
+        else:
+            origin, inside = sources(
+                np.broadcast_to(by, machine.shape),
+                np.broadcast_to(control, machine.shape),
+                _LANE[:, None],
+            )
+            result = np.take_along_axis(x, origin, axis=0)
+        if mask is None:
+            np.copyto(d, result)
+            np.copyto(p, inside)
+        else:
+            absent = mask & ~np.take_along_axis(mask, origin, axis=0)
+            if absent.any():
+                raise Fault("shfl reads from a lane that does not take part", absent)
+            np.copyto(d, result, where=mask)
+            np.copyto(p, inside, where=mask)
+
+    return step
+
+
+@form("vote.sync<mode:.any|.all|.uni>.pred")
+def vote(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    p, check = b.predicate(b.operand(1)), _members(b, 2)
+    d = b.destination(b.operand(0), TYPES["pred"])
+    mode = m["mode"]
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        here = p()
+        some = (here if mask is None else here & mask).any(axis=0)
+        every = (here if mask is None else here | ~mask).all(axis=0)
+        result = {"any": some, "all": every, "uni": every | ~some}[mode]
+        np.copyto(d, result, where=True if mask is None else mask)
+
+    return step
+
+
+@form("vote.sync.ballot.b32")
+def ballot(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    p, check = b.predicate(b.operand(1)), _members(b, 2)
+    d = b.destination(b.operand(0), TYPES["b32"])
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        here = p() if mask is None else p() & mask
+        np.copyto(d, _as_bits(here)[None, :], where=True if mask is None else mask)
+
+    return step
+
+
+def _as_bits(lanes: AnyArray) -> AnyArray:
+    """One bit a lane: uint32 (warps,)."""
+    bits: AnyArray = np.bitwise_or.reduce(np.where(lanes, _BIT, np.uint32(0)), axis=0)
+    return bits
+
+
+@form("activemask.b32")
+def active_mask(b: Binder, m: Modifiers) -> Step:
+    b.count(1)
+    d, machine = b.destination(b.operand(0), TYPES["b32"]), b.machine
+
+    def step(mask: Mask) -> None:
+        here = np.ones(machine.shape, np.bool_) if mask is None else mask
+        np.copyto(d, _as_bits(here)[None, :], where=True if mask is None else mask)
+
+    return step
+
+
+_REDUCTIONS = {
+    "add": (np.add, 0),
+    "min": (np.minimum, None),
+    "max": (np.maximum, None),
+    "and": (np.bitwise_and, 0xFFFFFFFF),
+    "or": (np.bitwise_or, 0),
+    "xor": (np.bitwise_xor, 0),
+}
+
+
+@form(
+    "redux.sync<op:.add|.min|.max><type:.u32|.s32>",
+    "redux.sync<op:.and|.or|.xor><type:.b32>",
+    since=80,
+)
+def reduce(b: Binder, m: Modifiers) -> Step:
+    b.count(3)
+    scalar = TYPES[m["type"]]
+    x, check = b.whole(b.operand(1), scalar), _members(b, 2)
+    d = b.destination(b.operand(0), scalar)
+    function, neutral = _REDUCTIONS[m["op"]]
+    info = np.iinfo(scalar.dtype)
+    if neutral is None:
+        neutral = info.max if m["op"] == "min" else info.min
+    start = scalar.dtype.type(neutral)
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        values = x if mask is None else np.where(mask, x, start)
+        result = function.reduce(values, axis=0, dtype=scalar.dtype)
+        np.copyto(d, result[None, :], where=True if mask is None else mask)
+
+    return step
+
+
+@form("bar.warp.sync")
+def warp_barrier(b: Binder, m: Modifiers) -> Step:
+    """Lanes run in step: the barrier has nothing to do but to be reached by its members."""
+    b.count(1)
+    return _members(b, 0)
+
+
+@form(
+    "membar<level:.cta|.gl|.sys>",
+    "fence{order:.sc|.acq_rel}<scope:.cta|.gpu|.sys>",
+)
+def fence(b: Binder, m: Modifiers) -> Step:
+    """Memory is sequentially consistent here."""
+    b.count(0)
+    return lambda mask: None

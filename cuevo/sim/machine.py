@@ -1,0 +1,187 @@
+"""The state of a chunk of threadblocks: registers, special registers, memories.
+
+All arrays have the shape (32, warps): lanes first, so that the 32 values of a warp that tensor-core
+and shuffle instructions rearrange are whole rows, and NumPy's inner loops run over the warps of the
+chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.copies import Copies
+from cuevo.sim.flow import Flow
+from cuevo.sim.global_memory import GlobalMemory
+from cuevo.sim.shared_memory import WINDOW, SharedMemory
+from cuevo.sim.syntax import Function, Register, Variable
+
+LANES = 32
+_RAW = {1: np.dtype(np.bool_), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A launch, as far as it shapes a machine."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def warps(self) -> int:
+        return -(-self.threads // LANES)
+
+    @property
+    def blocks(self) -> int:
+        x, y, z = self.grid
+        return x * y * z
+
+
+class Machine:
+    """Holds `blocks` threadblocks of one function at a time."""
+
+    def __init__(self, function: Function, geometry: Geometry, blocks: int) -> None:
+        self.function = function
+        self.geometry = geometry
+        self.blocks = blocks
+        self.warps = blocks * geometry.warps
+        self.shape = (LANES, self.warps)
+        self.block_of_warp = np.arange(self.warps) // geometry.warps
+        self.warp_in_block = np.arange(self.warps) % geometry.warps
+        self._registers: dict[int, AnyArray] = {}
+        self._scratch: dict[tuple[str, AnyDType], AnyArray] = {}
+        self.written: dict[int, AnyArray] = {}
+        self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
+        self.shared = SharedMemory(blocks, size, self.block_of_warp, self.warp_in_block)
+        self.copies = Copies(self.shape)
+        self.global_memory = GlobalMemory(())
+        self.params: AnyArray = np.zeros(0, np.uint8)
+        self.flow = Flow(
+            self._thread_numbers() < geometry.threads, self.block_of_warp, self.shared.races.barrier
+        )
+        self.special = self._special_registers()
+
+    def begin(self, first_block: int, params: AnyArray, buffers: GlobalMemory) -> None:
+        """Make ready to run the blocks from `first_block` on."""
+        self.first_block = first_block
+        self.params = params
+        self.global_memory = buffers
+        self.flow.reset()
+        self.shared.reset()
+        self.copies.reset()
+        for flags in self.written.values():
+            flags.fill(False)
+        x, y, _ = self.geometry.grid
+        number = first_block + self.block_of_warp
+        for axis, value in zip(
+            "xyz", (number % x, number // x % y, number // (x * y)), strict=True
+        ):
+            self.special[f"%ctaid.{axis}"][...] = value
+
+    @property
+    def alive(self) -> AnyArray:
+        """Lanes that have not exited."""
+        return self.flow.alive
+
+    def parameter_offset(self, name: str) -> int:
+        """Where a parameter begins in the parameter block."""
+        position = 0
+        for variable in self.function.parameters.values():
+            assert variable.size is not None
+            position = -(-position // variable.alignment) * variable.alignment
+            if variable.name == name:
+                return position
+            position += variable.size
+        raise KeyError(name)
+
+    def register(self, register: Register) -> AnyArray:
+        """The raw bits of a register, bool for a predicate."""
+        array = self._registers.get(register.slot)
+        if array is None:
+            array = np.zeros(self.shape, _RAW[register.type.bits])
+            self._registers[register.slot] = array
+        return array
+
+    def track(self, slot: int) -> AnyArray:
+        """Flags that say which lanes have written the register."""
+        return self.written.setdefault(slot, np.zeros(self.shape, np.bool_))
+
+    def scratch(self, name: str, dtype: AnyDType) -> AnyArray:
+        """An array for results within one instruction; another use of `name` gets the same one."""
+        key = (name, np.dtype(dtype))
+        if key not in self._scratch:
+            self._scratch[key] = np.empty(self.shape, dtype)
+        return self._scratch[key]
+
+    def thread_name(self, lanes: AnyArray) -> str:
+        """Block and thread of the first of the marked lanes."""
+        warp = int(lanes.any(axis=0).argmax())
+        lane = int(lanes[:, warp].argmax())
+        block = self.first_block + int(self.block_of_warp[warp])
+        thread = int(self.warp_in_block[warp]) * LANES + lane
+        x, y, _ = self.geometry.grid
+        i, j, _ = self.geometry.block
+        return (
+            f"block ({block % x}, {block // x % y}, {block // (x * y)}), "
+            f"thread ({thread % i}, {thread // i % j}, {thread // (i * j)}) "
+            f"[warp {thread // LANES}, lane {lane}]"
+        )
+
+    def _thread_numbers(self) -> AnyArray:
+        lane = np.arange(LANES)[:, None]
+        return self.warp_in_block[None, :] * LANES + lane
+
+    def _special_registers(self) -> dict[str, AnyArray]:
+        thread = self._thread_numbers()
+        i, j, _ = self.geometry.block
+        lane = np.arange(LANES)[:, None]
+        below = (1 << lane) - 1
+        values: dict[str, AnyArray | int] = {
+            "%tid.x": thread % i,
+            "%tid.y": thread // i % j,
+            "%tid.z": thread // (i * j),
+            "%laneid": lane,
+            "%warpid": self.warp_in_block[None, :],
+            "%nwarpid": self.geometry.warps,
+            "%lanemask_eq": 1 << lane,
+            "%lanemask_lt": below,
+            "%lanemask_le": below | (1 << lane),
+            "%lanemask_gt": 0xFFFFFFFF & ~(below | (1 << lane)),
+            "%lanemask_ge": 0xFFFFFFFF & ~below,
+        }
+        for axis, threads, blocks in zip(
+            "xyz", self.geometry.block, self.geometry.grid, strict=True
+        ):
+            values[f"%ntid.{axis}"] = threads
+            values[f"%nctaid.{axis}"] = blocks
+            values[f"%ctaid.{axis}"] = 0
+        return {
+            name: np.array(np.broadcast_to(value, self.shape), np.uint32)
+            for name, value in values.items()
+        }
+
+
+def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:
+    """Shared address of each variable, and the bytes of a block; `dynamic` of them come last."""
+    addresses: dict[int, int] = {}
+    position = WINDOW
+    for variable in variables:
+        if variable.size is not None:
+            position = -(-position // variable.alignment) * variable.alignment
+            addresses[id(variable)] = position
+            position += variable.size
+    external = [variable for variable in variables if variable.size is None]
+    if external:
+        alignment = max(variable.alignment for variable in external)
+        position = -(-position // alignment) * alignment
+        addresses.update((id(variable), position) for variable in external)
+    names = {variable.name: addresses[id(variable)] for variable in variables}
+    return names, position + dynamic - WINDOW

@@ -1,0 +1,193 @@
+"""A function made ready to run: forms found, straight runs of code, registers that may be read
+unwritten.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cuevo.sim import instructions
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault, PtxError
+from cuevo.sim.instructions.table import Form, Modifiers, find
+from cuevo.sim.machine import Geometry, Machine
+from cuevo.sim.syntax import Function, Instruction, LabelOperand
+
+assert instructions.__all__  # imported for the table that it fills
+
+
+@dataclass
+class Operation:
+    """An instruction, its form, and the slots that it reads and writes."""
+
+    instruction: Instruction
+    form: Form
+    modifiers: Modifiers
+    reads: frozenset[int]
+    writes: frozenset[int]
+    suspects: tuple[int, ...] = ()
+    """Registers that it reads and that may not have been written."""
+
+
+class Program:
+    """Checks every instruction of `function` for `arch`; raises `PtxError` for the first that it
+    refuses.
+    """
+
+    def __init__(self, function: Function, arch: int) -> None:
+        self.function = function
+        self.arch = arch
+        probe = Machine(function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
+        self.operations = [
+            self._operation(instruction, probe) for instruction in function.instructions
+        ]
+        if not self.operations:
+            raise PtxError(function.line, f"{function.name} has no instructions")
+        self.starts = self._find_starts()
+        self.tracked = self._find_suspects()
+
+    def end_of_run(self, start: int) -> int:
+        """One past the last instruction of the straight run that begins at `start`."""
+        end = start + 1
+        while end < len(self.operations) and end not in self.starts:
+            end += 1
+        return end
+
+    def bind(self, index: int, machine: Machine) -> Step:
+        """The instruction as a step on the registers of `machine`."""
+        operation = self.operations[index]
+        instruction = operation.instruction
+        step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
+        marked = [machine.track(slot) for slot in sorted(operation.writes & self.tracked)]
+        if marked:
+            step = _marking(step, marked)
+        guard = instruction.guard
+        suspects = [
+            (self.function.registers[slot].name, machine.track(slot))
+            for slot in operation.suspects
+            if guard is None or slot != guard.register.slot
+        ]
+        if suspects:
+            step = _checking(step, suspects, machine)
+        if guard is None:
+            return step
+        predicate = machine.register(guard.register)
+        step = _guarded(step, predicate, guard.negated)
+        if guard.register.slot in operation.suspects:
+            name = guard.register.name
+            step = _checking(step, [(name, machine.track(guard.register.slot))], machine)
+        return step
+
+    # -- Inner ------------------------------------------------------------------------------------
+
+    def _operation(self, instruction: Instruction, probe: Machine) -> Operation:
+        form, modifiers = find(instruction, self.arch)
+        binder = Binder(probe, instruction, self.arch)
+        form.bind(binder, modifiers)
+        reads = binder.reads
+        if instruction.guard is not None:
+            reads = reads | {instruction.guard.register.slot}
+        return Operation(instruction, form, modifiers, frozenset(reads), frozenset(binder.writes))
+
+    def _find_starts(self) -> frozenset[int]:
+        starts = {0, *self.function.labels.values()}
+        for index, operation in enumerate(self.operations):
+            if operation.form.control:
+                starts.update((index, index + 1))
+        return frozenset(starts)
+
+    def _successors(self, index: int) -> list[int]:
+        operation = self.operations[index]
+        opcode = operation.instruction.opcode.split(".")[0]
+        conditional = operation.instruction.guard is not None
+        following = []
+        if opcode == "bra":
+            (label,) = operation.instruction.operands
+            assert isinstance(label, LabelOperand)
+            following.append(self.function.labels[label.name])
+        if opcode not in ("bra", "ret", "exit", "trap") or conditional:
+            following.append(index + 1)
+        return [each for each in following if each < len(self.operations)]
+
+    def _find_suspects(self) -> frozenset[int]:
+        """Forward data flow over straight runs: which registers are surely written when each run
+        begins.
+
+        A write under a guard does not count as sure. Sets are integers with a bit for each slot.
+        """
+        everything = (1 << len(self.function.registers)) - 1
+        entry = dict.fromkeys(self.starts, everything)
+        entry[0] = 0
+        work = [0]
+        seen: set[int] = set()
+        while work:
+            start = work.pop()
+            seen.add(start)
+            written = entry[start]
+            end = self.end_of_run(start)
+            for operation in self.operations[start:end]:
+                written |= _sure_writes(operation)
+            for following in self._successors(end - 1):
+                merged = entry[following] & written
+                if merged != entry[following] or following not in seen:
+                    entry[following] = merged
+                    if following not in work:
+                        work.append(following)
+        tracked: set[int] = set()
+        for start in seen:
+            written = entry[start]
+            for operation in self.operations[start : self.end_of_run(start)]:
+                operation.suspects = tuple(
+                    slot for slot in sorted(operation.reads) if not written >> slot & 1
+                )
+                tracked.update(operation.suspects)
+                written |= _sure_writes(operation)
+        return frozenset(tracked)
+
+
+def _sure_writes(operation: Operation) -> int:
+    if operation.instruction.guard is not None:
+        return 0
+    return sum(1 << slot for slot in operation.writes)
+
+
+def _guarded(step: Step, predicate: AnyArray, negated: bool) -> Step:
+    size = predicate.size
+
+    def guarded(mask: Mask) -> None:
+        lanes = ~predicate if negated else predicate
+        if mask is not None:
+            lanes = lanes & mask
+        count = np.count_nonzero(lanes)
+        if count == size:
+            step(None)
+        elif count:
+            # A copy: the instruction may write the predicate that guards it.
+            step(lanes if negated or mask is not None else lanes.copy())
+
+    return guarded
+
+
+def _marking(step: Step, flags: list[AnyArray]) -> Step:
+    def marking(mask: Mask) -> None:
+        step(mask)
+        for each in flags:
+            if mask is None:
+                each.fill(True)
+            else:
+                np.logical_or(each, mask, out=each)
+
+    return marking
+
+
+def _checking(step: Step, suspects: list[tuple[str, AnyArray]], machine: Machine) -> Step:
+    def checking(mask: Mask) -> None:
+        for name, written in suspects:
+            if np.count_nonzero(written) != written.size:
+                unwritten = ~written if mask is None else mask & ~written
+                if unwritten.any():
+                    raise Fault(f"reads the register {name}, which was never written", unwritten)
+        step(mask)
+
+    return checking

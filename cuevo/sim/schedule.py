@@ -1,0 +1,75 @@
+"""Runs a chunk of threadblocks to its end."""
+
+from cuevo.errors import SimulatorError
+from cuevo.sim.aliases import Step
+from cuevo.sim.faults import Fault, KernelText, error_at, place
+from cuevo.sim.machine import Machine
+from cuevo.sim.program import Program
+
+
+class Schedule:
+    """The steps of a program on one machine, bound as they are first reached."""
+
+    def __init__(self, program: Program, machine: Machine, kernel: KernelText) -> None:
+        self._program = program
+        self.machine = machine
+        self._kernel = kernel
+        self._runs: dict[int, tuple[tuple[Step, ...], int, bool]] = {}
+
+    def run(self) -> None:
+        """Run until every lane has exited. Raises SimulatorError for the first fault."""
+        flow, runs = self.machine.flow, self._runs
+        end_of_text = len(self._program.operations)
+        while (picked := flow.pick()) is not None:
+            start, mask = picked
+            if start >= end_of_text:
+                flow.exit(mask)
+                continue
+            found = runs.get(start)
+            if found is None:
+                found = runs[start] = self._bind(start)
+            steps, end, is_control = found
+            if is_control:
+                flow.arrive(end, mask)
+            done = 0
+            try:
+                for step in steps:
+                    step(mask)
+                    done += 1
+            except Fault as fault:
+                raise self._error(fault, start + done) from None
+            if not is_control:
+                flow.arrive(end, mask)
+            flow.leave()
+        if flow.alive.any():
+            raise self._deadlock()
+
+    def _bind(self, start: int) -> tuple[tuple[Step, ...], int, bool]:
+        program = self._program
+        end = program.end_of_run(start)
+        steps = tuple(program.bind(index, self.machine) for index in range(start, end))
+        return steps, end, program.operations[start].form.control
+
+    def _error(self, fault: Fault, index: int) -> SimulatorError:
+        instruction = self._program.operations[index].instruction
+        message = fault.message
+        error = error_at(self._kernel, instruction.line, message)
+        if fault.lanes is None:
+            return error
+        return SimulatorError(f"{error}\n  {self.machine.thread_name(fault.lanes)}")
+
+    def _deadlock(self) -> SimulatorError:
+        flow = self.machine.flow
+        stuck = flow.alive.any(axis=0)
+        lines: dict[int, int] = {}
+        for line in flow.barrier_line[stuck]:
+            lines[int(line)] = lines.get(int(line), 0) + 1
+        where = ", ".join(
+            f"{count} at {place(self._kernel, line)}" for line, count in sorted(lines.items())
+        )
+        error = error_at(
+            self._kernel,
+            min(lines),
+            f"deadlock: warps wait at barriers that are never complete ({where})",
+        )
+        return SimulatorError(f"{error}\n  first: {self.machine.thread_name(flow.alive)}")

@@ -1,0 +1,211 @@
+"""Arithmetic of the tensor cores, bit for bit (SPEC section 4).
+
+One block computes d = c + sum of a_i * b_i over L terms. Every product keeps the sum of its
+factors' exponents; all terms are aligned to the largest exponent and truncated to F fraction bits;
+the sum is exact; it is rounded once.
+
+Matrices are arrays (rows, columns, warps): the loop over k is Python's, each pass is one contiguous
+run over warps. An aligned term is an integer below 2^(F+2), so terms are held as int32 after the
+truncating conversion, whose operand is exact in float32 as long as exponents stay away from the
+ends of its range; float64 takes over where they do not.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType
+
+F16 = np.dtype(np.float16)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F32 = np.dtype(np.float32)
+
+# Exponent of a zero: below every other, also after another exponent is added to it. Half of it
+# tells.
+_ZERO = -12000
+_NO_TERM = _ZERO // 2
+# Exponent of an infinity or a NaN among the operands.
+_NOT_FINITE = 4000
+# float32 holds scaled products exactly for largest exponents in this range: products that underflow
+# are far below the last bit kept, and 2^(F - e), 2^(e - F) are normal numbers. Results are normal
+# or on the subnormal grid.
+_LOWEST, _HIGHEST = -90, 120
+
+
+@dataclass(frozen=True)
+class Block:
+    """The arithmetic block of an architecture."""
+
+    fraction_bits: int
+    terms: int
+
+
+def block(arch: int) -> Block:
+    """Block for fp16 and bf16 operands of compute capability `arch` (80 for sm_80)."""
+    if arch < 75:
+        return Block(23, 4)
+    return Block(24, 8) if arch < 90 else Block(25, 16)
+
+
+@cache
+def _tables(name: str) -> tuple[AnyArray, AnyArray]:
+    """For each pattern of a 16-bit type: its value as float32, and its exponent."""
+    bits = np.arange(65536, dtype=np.uint16)
+    values = bits.view(F16 if name == "float16" else BF16).astype(np.float32)
+    fraction, bias = (10, 15) if name == "float16" else (7, 127)
+    field = (bits & 0x7FFF).astype(np.int16) >> fraction
+    # Subnormals keep the exponent of the smallest normal number, and a significand below 1.
+    exponents = np.maximum(field, 1) - np.int16(bias)
+    exponents[(bits & 0x7FFF) == 0] = _ZERO
+    exponents[field == (0x7FFF >> fraction)] = _NOT_FINITE
+    return values, exponents.astype(np.int16)
+
+
+def _accumulator_exponents(c: AnyArray) -> AnyArray:
+    if c.dtype == F16:
+        return _tables("float16")[1].take(c.view(np.uint16))
+    field = (c.view(np.uint32) >> np.uint32(23)).astype(np.int16) & 0xFF
+    exponents: AnyArray = np.maximum(field, 1) - np.int16(127)
+    exponents[c == 0] = _ZERO
+    exponents[field == 255] = _NOT_FINITE
+    return exponents
+
+
+def multiply_accumulate(
+    a: AnyArray, b: AnyArray, c: AnyArray, dtype: AnyDType, arithmetic: Block
+) -> AnyArray:
+    """A . B + C as the tensor core does it, blocks of k chained.
+
+    `a` (M, K, warps) and `b` (K, N, warps) are uint16 patterns of `dtype` (float16 or bfloat16),
+    `c` (M, N, warps) is float32 or float16, and so is the result.
+    """
+    values, exponents = _tables(dtype.name)
+    ea, eb = exponents.take(a), exponents.take(b)
+    fa, fb = values.take(a), values.take(b)
+    finite = int(ea.max()) < _NOT_FINITE and int(eb.max()) < _NOT_FINITE
+    depth = a.shape[1]
+    for k in range(0, depth, arithmetic.terms):
+        part = slice(k, min(k + arithmetic.terms, depth))
+        c = _one_block(
+            fa[:, part], fb[part], ea[:, part], eb[part], c, arithmetic.fraction_bits, finite
+        )
+    return c
+
+
+def _one_block(
+    a: AnyArray, b: AnyArray, ea: AnyArray, eb: AnyArray, c: AnyArray, fraction: int, finite: bool
+) -> AnyArray:
+    ec = _accumulator_exponents(c)
+    if not finite or int(ec.max()) >= _NOT_FINITE:
+        return _with_specials(a, b, ea, eb, c, ec, fraction)
+    largest = ec.copy()
+    exponent = np.empty_like(largest)
+    for k in range(a.shape[1]):
+        np.add(ea[:, k, None], eb[None, k], out=exponent)
+        np.maximum(largest, exponent, out=largest)
+    low, high = int(largest.min()), int(largest.max())
+    if low < _NO_TERM:
+        # Nothing but zeros: any exponent gives the right result.
+        nothing = largest < _NO_TERM
+        largest[nothing] = 0
+        low, high = int(largest.min()), int(largest.max())
+    if low < _LOWEST or high > _HIGHEST or c.dtype == F16:
+        return _wide_sum(a, b, c, largest, fraction)
+    return _narrow_sum(a, b, c, largest, fraction)
+
+
+def _narrow_sum(
+    a: AnyArray, b: AnyArray, c: AnyArray, largest: AnyArray, fraction: int
+) -> AnyArray:
+    """The sum in float32 and int32; exponents are in the range where that is exact."""
+    scale = ((fraction + 127 - largest.astype(np.int32)) << 23).view(np.float32)
+    # Scaled c is below 2^(F+1), a product below 2^(F+2).
+    term = c * scale
+    total = term.astype(np.int32)
+    integer = np.empty_like(total)
+    wide: AnyArray | None = None
+    for k in range(a.shape[1]):
+        if k == 8:
+            # More than 8 products of F = 25 can pass 2^31: carry on in a second sum.
+            wide = total.astype(np.float64)
+            total.fill(0)
+        np.multiply(a[:, k, None], b[None, k], out=term)
+        np.multiply(term, scale, out=term)
+        np.copyto(integer, term, casting="unsafe")
+        np.add(total, integer, out=total)
+    exact = total.astype(np.float64) if wide is None else np.add(wide, total, out=wide)
+    # Toward zero to 24 significant bits; then the power of two is exact, or overflows to infinity.
+    bits = exact.view(np.int64)
+    np.bitwise_and(bits, ~np.int64((1 << 29) - 1), out=bits)
+    np.copyto(term, exact, casting="unsafe")
+    inverse = ((largest.astype(np.int32) + (127 - fraction)) << 23).view(np.float32)
+    return np.multiply(term, inverse, out=term)
+
+
+def _wide_sum(a: AnyArray, b: AnyArray, c: AnyArray, largest: AnyArray, fraction: int) -> AnyArray:
+    """The sum in float64: any exponents, and fp16 accumulators."""
+    scale = _power_of_two(fraction - largest.astype(np.int64))
+    total = np.trunc(c.astype(np.float64) * scale)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    term = np.empty_like(total)
+    for k in range(a.shape[1]):
+        np.multiply(a[:, k, None], b[None, k], out=term)
+        np.multiply(term, scale, out=term)
+        np.trunc(term, out=term)
+        np.add(total, term, out=total)
+    total *= _power_of_two(largest.astype(np.int64) - fraction)
+    # An exact zero is +0.
+    total += 0.0
+    return total.astype(np.float16) if c.dtype == F16 else round_toward_zero(total)
+
+
+def _with_specials(
+    a: AnyArray,
+    b: AnyArray,
+    ea: AnyArray,
+    eb: AnyArray,
+    c: AnyArray,
+    ec: AnyArray,
+    fraction: int,
+) -> AnyArray:
+    """Infinities and NaNs by IEEE rules; what they do not reach is computed as ever."""
+    a_special, b_special, c_special = ea == _NOT_FINITE, eb == _NOT_FINITE, ec == _NOT_FINITE
+    # Of finite factors only the sign matters, and whether they are zero.
+    a_sign = np.where(a_special, a, np.sign(a))
+    b_sign = np.where(b_special, b, np.sign(b))
+    outcome = np.where(c_special, c, 0).astype(np.float32)
+    touched = c_special.copy()
+    for k in range(a.shape[1]):
+        special = a_special[:, k, None] | b_special[None, k]
+        product = a_sign[:, k, None] * b_sign[None, k]
+        outcome += np.where(special, product, 0)
+        touched |= special
+    finite = _one_block(
+        np.where(a_special, 0, a),
+        np.where(b_special, 0, b),
+        np.where(a_special, np.int16(_ZERO), ea),
+        np.where(b_special, np.int16(_ZERO), eb),
+        np.where(c_special, c.dtype.type(0), c),
+        fraction,
+        True,
+    )
+    result = np.where(touched, outcome.astype(c.dtype), finite)
+    integers = result.view(np.uint16 if c.dtype == F16 else np.uint32)
+    integers[np.isnan(result)] = 0x7FFF if c.dtype == F16 else 0x7FFFFFFF
+    return result
+
+
+def _power_of_two(exponent: AnyArray) -> AnyArray:
+    return ((exponent + 1023) << 52).view(np.float64)
+
+
+def round_toward_zero(exact: AnyArray) -> AnyArray:
+    """float64 to float32, toward zero; 2^128 and above becomes infinity."""
+    rounded = exact.astype(np.float32)
+    magnitude = np.abs(exact)
+    too_far = (np.abs(rounded) > magnitude) & (magnitude < 2.0**128)
+    bits = rounded.view(np.uint32)
+    np.subtract(bits, 1, out=bits, where=too_far)
+    return rounded

@@ -1,0 +1,57 @@
+"""Scalar types of PTX, and the NumPy types that hold their bits."""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from cuevo.sim.aliases import AnyDType
+
+
+@dataclass(frozen=True)
+class ScalarType:
+    """A fundamental type of PTX, or a packed one that instructions take (``f16x2``)."""
+
+    name: str
+    bits: int
+    kind: str
+    """One of ``b`` (untyped bits), ``u``, ``s``, ``f`` and ``p`` (predicate)."""
+    dtype: AnyDType
+    """What a register of `bits` is viewed as to compute in this type; packed types have no finer
+    view than bits.
+    """
+
+    def agrees_with(self, register: "ScalarType") -> bool:
+        """Whether an operand of this type may be a register declared as `register` (PTX ISA,
+        operand type checking).
+
+        Sizes must be equal; untyped agrees with all, the two integer kinds with each other.
+        """
+        if self.bits != register.bits:
+            return False
+        if "b" in (self.kind, register.kind):
+            return True
+        return (self.kind in "us") == (register.kind in "us") and (self.kind == "p") == (
+            register.kind == "p"
+        )
+
+
+def _types() -> dict[str, ScalarType]:
+    table = [ScalarType("pred", 1, "p", np.dtype(np.bool_))]
+    for bits in (8, 16, 32, 64):
+        table.append(ScalarType(f"b{bits}", bits, "b", np.dtype(f"u{bits // 8}")))
+        table.append(ScalarType(f"u{bits}", bits, "u", np.dtype(f"u{bits // 8}")))
+        table.append(ScalarType(f"s{bits}", bits, "s", np.dtype(f"i{bits // 8}")))
+    table.append(ScalarType("f16", 16, "f", np.dtype(np.float16)))
+    table.append(ScalarType("bf16", 16, "b", np.dtype(ml_dtypes.bfloat16)))
+    table.append(ScalarType("f16x2", 32, "b", np.dtype(np.uint32)))
+    table.append(ScalarType("bf16x2", 32, "b", np.dtype(np.uint32)))
+    table.append(ScalarType("f32", 32, "f", np.dtype(np.float32)))
+    table.append(ScalarType("f64", 64, "f", np.dtype(np.float64)))
+    return {scalar.name: scalar for scalar in table}
+
+
+TYPES = _types()
+
+REGISTER_TYPES = frozenset(TYPES) - {"b8", "u8", "s8", "bf16", "bf16x2"}
+"""What ``.reg`` may declare. (PTX lists the 8-bit types too, and lets almost nothing use them.)"""

@@ -1,0 +1,87 @@
+/* Parameter blocks and prototypes of every cuevo kernel, in plain C11.
+ *
+ * One struct a kernel, passed by value as its only parameter. Python fills it, the templates take their
+ * `.param` offsets from it, and a C program that embeds a cubin includes it as it is.
+ *
+ * Extents: B batches, N rows (MSA sequences, or residues of a pair representation), H heads, Lq queries,
+ * Lk keys, D head dim. Every stride is in bytes, may be zero (broadcast) or negative, and is used in 64 bits.
+ */
+#ifndef CUEVO_H
+#define CUEVO_H
+
+#include <stdint.h>
+
+/* out = softmax(q . k^T * scale + mask_bias + pair_bias) . v, and the log-sum-exp of every row of scores. */
+typedef struct evoformer_forward_params {
+    const void *q;         /* [B, N, Lq, H, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
+    const void *k;         /* [B, N, Lk, H, D], likewise */
+    const void *v;         /* [B, N, Lk, H, D], likewise */
+    const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
+    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, keys contiguous; likewise */
+    void *out;             /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
+    float *lse;            /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
+
+    int64_t q_stride_batch;
+    int64_t q_stride_row;
+    int64_t q_stride_query;
+    int64_t q_stride_head;
+    int64_t k_stride_batch;
+    int64_t k_stride_row;
+    int64_t k_stride_key;
+    int64_t k_stride_head;
+    int64_t v_stride_batch;
+    int64_t v_stride_row;
+    int64_t v_stride_key;
+    int64_t v_stride_head;
+    int64_t mask_stride_batch;
+    int64_t mask_stride_row;
+    int64_t mask_stride_key;
+    int64_t pair_stride_batch;
+    int64_t pair_stride_head;
+    int64_t pair_stride_query;
+    int64_t out_stride_batch;
+    int64_t out_stride_row;
+    int64_t out_stride_query;
+    int64_t out_stride_head;
+
+    /* What a thread's copies move on by, so that the main loop adds constants: products of the strides above. */
+    int64_t k_step_pass;    /* k_stride_key * rows copied at a time (Config.pass_rows) */
+    int64_t k_step_tile;    /* k_stride_key * block_keys */
+    int64_t v_step_pass;    /* v_stride_key, likewise */
+    int64_t v_step_tile;
+    int64_t pair_step_pass; /* pair_stride_query * queries copied at a time (Config.pair_pass_rows) */
+    int64_t mask_step_tile; /* mask_stride_key * block_keys */
+
+    uint32_t rows;        /* N */
+    uint32_t heads;       /* H */
+    uint32_t queries;     /* Lq */
+    uint32_t keys;        /* Lk */
+    uint32_t query_tiles; /* ceil(Lq / block_queries) */
+    uint32_t row_groups;  /* ceil(N / block_rows) */
+
+    float score_scale;     /* |scale| * log2(e): scores to powers of two */
+    float bias_scale;      /* 1 / |scale|: biases to the units of q . k */
+    uint32_t q_multiplier; /* two 16-bit floats, both sign(scale) (or 0 where scale is 0), applied to q */
+} evoformer_forward_params;
+
+void evoformer_forward_sm80(const evoformer_forward_params params);
+
+/* scores = q . k^T, the raw fp32 accumulators of the QK product, for inspection and bit-exact comparison. */
+typedef struct attention_scores_params {
+    const void *q; /* [B, Lq, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
+    const void *k; /* [B, Lk, D], likewise */
+    float *scores; /* [B, Lq, Lk], contiguous */
+
+    int64_t q_stride_batch;
+    int64_t q_stride_query;
+    int64_t k_stride_batch;
+    int64_t k_stride_key;
+
+    uint32_t queries;     /* Lq */
+    uint32_t keys;        /* Lk */
+    uint32_t query_tiles; /* ceil(Lq / block_queries) */
+} attention_scores_params;
+
+void attention_scores_sm80(const attention_scores_params params);
+
+#endif

@@ -1,0 +1,126 @@
+import contextlib
+import itertools
+
+import pytest
+
+from measure import (
+    Entrant,
+    Times,
+    ex2_share,
+    host_microseconds,
+    teraflops,
+    time_interleaved,
+    turns,
+    warm_up,
+)
+
+pytestmark = pytest.mark.unit
+
+
+class ManualClock:
+    """A stream whose time passes only when a call says so, in milliseconds."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.held = 0
+        self.waits = 0
+
+    def record(self):
+        return self.now
+
+    def elapsed(self, start, end):
+        return end - start
+
+    def synchronize(self):
+        self.waits += 1
+
+    def hold(self):
+        self.held += 1
+        self.now += 1.0
+
+    def takes(self, milliseconds, log=None, name=""):
+        def call():
+            self.now += milliseconds
+            if log is not None:
+                log.append(name)
+
+        return call
+
+
+def test_times_are_order_statistics():
+    times = Times.of([5.0, 1.0, 3.0, 2.0, 4.0, 100.0, 6.0, 7.0, 8.0, 9.0, 10.0])
+    assert (times.low, times.median, times.high, times.count) == (2.0, 6.0, 10.0, 11)
+    assert Times.of([2.5]) == Times(2.5, 2.5, 2.5, 1)
+
+
+def test_every_round_has_everybody_once_and_begins_with_the_next():
+    order = turns(["a", "b", "c"], 4)
+    assert order == [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b"), ("a", "b", "c")]
+    assert turns([], 2) == [(), ()]
+
+
+def test_interleaved_times_are_each_entrants_own():
+    clock = ManualClock()
+    entrants = {"fast": Entrant([clock.takes(0.5)]), "slow": Entrant([clock.takes(4.0)])}
+    times = time_interleaved(entrants, clock, repeats=6)
+    assert times["fast"].median == pytest.approx(0.5)
+    assert times["slow"].median == pytest.approx(4.0)
+    assert times["slow"].count == 6
+    assert clock.held == 6
+
+
+def test_no_two_calls_in_a_row_use_the_same_inputs():
+    clock = ManualClock()
+    log = []
+    entrants = {
+        name: Entrant([clock.takes(1.0, log, number) for number in range(3)]) for name in "ab"
+    }
+    time_interleaved(entrants, clock, repeats=9)
+    assert len(log) == 18
+    assert all(before != after for before, after in itertools.pairwise(log))
+    assert {log.count(number) for number in range(3)} == {6}
+
+
+def test_halfway_comes_once_and_in_the_middle():
+    clock = ManualClock()
+    seen = []
+    entrants = {"a": Entrant([clock.takes(1.0)])}
+    time_interleaved(entrants, clock, 10, halfway=lambda: seen.append(clock.now))
+    assert seen == [pytest.approx(10.0)]  # five rounds of a hold and a call, 1 ms each
+
+
+def test_warm_up_makes_every_call_and_then_waits():
+    clock = ManualClock()
+    log = []
+    entered = []
+
+    @contextlib.contextmanager
+    def context():
+        entered.append(True)
+        yield
+
+    calls = [clock.takes(1.0, log, number) for number in range(3)]
+    warm_up(Entrant(calls, context), clock, rounds=2)
+    assert log == [0, 1, 2, 0, 1, 2]
+    assert entered == [True]
+    assert clock.waits == 1
+
+
+def test_host_time_is_that_of_one_call(monkeypatch):
+    clock = ManualClock()
+    log = []
+    ticks = iter(range(1000))
+    monkeypatch.setattr("measure.time.perf_counter", lambda: next(ticks) * 1e-3)
+    entrant = Entrant([clock.takes(1.0, log, "call"), clock.takes(9.0, log, "never")])
+    # Every burst lasts one tick of a millisecond, so each of its 8 calls 125 microseconds.
+    assert host_microseconds(entrant, clock, calls=8, bursts=3) == pytest.approx(125.0)
+    assert log == ["call"] * 24
+
+
+def test_rates():
+    assert teraflops(operations=4 * 10**12, milliseconds=8.0) == pytest.approx(500.0)
+    # 132 SMs at 1.98 GHz make 4.18e12 exponentials a second: 535 TF/s at D = 32.
+    scores = 10**9
+    share = ex2_share(scores, 1.0, multiprocessors=132, clock_hz=1.98e9)
+    assert share == pytest.approx(1e12 / 4.181760e12)
+    assert teraflops(4 * scores * 32, 1.0) / share == pytest.approx(535.3, rel=1e-3)

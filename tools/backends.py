@@ -1,0 +1,240 @@
+"""Device memory, random inputs and events for the benchmark, through torch or through cuevo.driver.
+
+With torch, its own contenders take part and its allocator serves all; without it cuevo is measured
+alone, and no peer is needed to do so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from measure import Clock
+from workloads import Workload
+
+MASKED = 0.1
+"""Share of the keys that the mask bias takes out."""
+
+MASK_VALUE = -1e9
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One set of inputs on the device, in the layout of `cuevo.attention`."""
+
+    q: Any  # [1, N, L, H, D]
+    k: Any
+    v: Any
+    mask_bias: Any  # [1, N, 1, 1, L], 0 or MASK_VALUE
+    pair_bias: Any  # [1, 1, H, L, L]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """The device's own attributes that the figures refer to."""
+
+    name: str
+    arch: str
+    multiprocessors: int
+    clock_hz: float
+    l2_bytes: int
+
+
+class Backend(Clock, Protocol):
+    """A device to measure on, as one library presents it."""
+
+    name: str
+    facts: DeviceFacts
+
+    def inputs(self, workload: Workload, dtype: str, seed: int) -> Inputs:
+        """A set of random inputs; `dtype` is "bf16" or "fp16"."""
+
+    def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
+        """`array[0, rows, queries]` on the host, in float64."""
+
+    def free_bytes(self) -> int:
+        """Device memory that is free now."""
+
+    def release(self) -> None:
+        """Give cached memory back between workloads."""
+
+
+def open_backend(*, use_torch: bool = True) -> Backend:
+    """torch's backend if torch is there and sees a device, else that of cuevo's own executor.
+
+    Raises:
+        RuntimeError: no CUDA device.
+    """
+    if use_torch:
+        try:
+            import torch
+        except ImportError:
+            pass
+        else:
+            if torch.cuda.is_available():
+                return TorchBackend()
+    return DriverBackend()
+
+
+class TorchBackend:
+    """torch tensors, torch events, torch's current stream."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        torch.cuda.init()
+        self.facts = read_facts(torch.cuda.current_device())
+
+    def inputs(self, workload: Workload, dtype: str, seed: int) -> Inputs:
+        torch = self._torch
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+        rows, heads, length = workload.rows, workload.heads, workload.length
+
+        def normal(*shape: int) -> Any:
+            return torch.randn(shape, device="cuda", dtype=kind, generator=generator)
+
+        shape = (1, rows, length, heads, workload.head_dim)
+        chance = torch.rand((1, rows, 1, 1, length), device="cuda", generator=generator)
+        lowest = max(MASK_VALUE, torch.finfo(kind).min)
+        return Inputs(
+            normal(*shape),
+            normal(*shape),
+            normal(*shape),
+            torch.where(chance < MASKED, lowest, 0.0).to(kind),
+            normal(1, 1, heads, length, length),
+        )
+
+    def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
+        tensor = array if isinstance(array, self._torch.Tensor) else self._torch.from_dlpack(array)
+        part = tensor[0, rows, queries].to(self._torch.float64).cpu().numpy()
+        return np.asarray(part)
+
+    def record(self) -> Any:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end))
+
+    def synchronize(self) -> None:
+        self._torch.cuda.synchronize()
+
+    def hold(self) -> None:
+        self._torch.cuda._sleep(int(self.facts.clock_hz * 1e-3))
+
+    def free_bytes(self) -> int:
+        return int(self._torch.cuda.mem_get_info()[0])
+
+    def release(self) -> None:
+        self._torch.cuda.empty_cache()
+
+
+class DriverBackend:
+    """Memory and events of cuevo's own driver executor; only cuevo runs on it."""
+
+    name = "cuevo.driver"
+
+    def __init__(self) -> None:
+        from cuevo.driver import executor
+        from cuevo.errors import CuevoError
+
+        try:
+            self._executor = executor(0)
+        except CuevoError as error:
+            raise RuntimeError(str(error)) from error
+        self.facts = read_facts(0)
+
+    def inputs(self, workload: Workload, dtype: str, seed: int) -> Inputs:
+        import ml_dtypes
+
+        kind = np.dtype({"bf16": ml_dtypes.bfloat16, "fp16": np.float16}[dtype])
+        generator = np.random.default_rng(seed)
+        rows, heads, length = workload.rows, workload.heads, workload.length
+        # Random numbers cost more time here than anything else: a long block of them repeats.
+        block = generator.standard_normal(2**24 + 1, dtype=np.float32).astype(kind)
+
+        def normal(*shape: int) -> Any:
+            start = int(generator.integers(block.size))
+            return self._upload(np.resize(np.roll(block, start), shape))
+
+        shape = (1, rows, length, heads, workload.head_dim)
+        chance = generator.random((1, rows, 1, 1, length))
+        lowest = max(MASK_VALUE, float(ml_dtypes.finfo(kind).min))
+        return Inputs(
+            normal(*shape),
+            normal(*shape),
+            normal(*shape),
+            self._upload(np.where(chance < MASKED, lowest, 0.0).astype(kind)),
+            normal(1, 1, heads, length, length),
+        )
+
+    def _upload(self, array: np.ndarray) -> Any:
+        from cuevo.arrays import view
+
+        copy = self._executor.copy_to_device(view(array))
+        self._executor.synchronize()
+        return copy
+
+    def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
+        from cuevo.arrays import view
+        from cuevo.device_array import copy_to_host
+        from cuevo.stream import resolve_stream
+
+        host = copy_to_host(view(array), resolve_stream())
+        return np.asarray(host[0, rows, queries].astype(np.float64))
+
+    def record(self) -> Any:
+        return self._executor.record_event()
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return float(end - start)
+
+    def synchronize(self) -> None:
+        self._executor.synchronize()
+
+    def hold(self) -> None:
+        """Nothing to hold the stream with: gaps between short launches are part of the figure."""
+
+    def free_bytes(self) -> int:
+        from cuda.bindings import driver
+
+        with self._executor.context.current():
+            _, free, _ = driver.cuMemGetInfo()
+        return int(free)
+
+    def release(self) -> None:
+        """Buffers are freed with their owners."""
+
+
+def read_facts(ordinal: int) -> DeviceFacts:
+    """Attributes of a device whose driver has been initialised."""
+    from cuda.bindings import driver
+
+    names = driver.CUdevice_attribute
+
+    def attribute(which: Any) -> int:
+        return int(check(driver.cuDeviceGetAttribute(which, device)))
+
+    def check(result: tuple[Any, ...]) -> Any:
+        status, *values = result
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"reading the attributes of CUDA device {ordinal}: {status.name}")
+        return values[0]
+
+    device = check(driver.cuDeviceGet(ordinal))
+    major = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+    minor = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    return DeviceFacts(
+        name=check(driver.cuDeviceGetName(128, device)).rstrip(b"\0").decode(),
+        arch=f"sm_{major}{minor}",
+        multiprocessors=attribute(names.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        clock_hz=attribute(names.CU_DEVICE_ATTRIBUTE_CLOCK_RATE) * 1e3,
+        l2_bytes=attribute(names.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+    )

@@ -1,0 +1,186 @@
+"""The contenders: cuevo, and every other implementation that can be imported.
+
+A contender is given each input set once, outside of the timing, and returns the call to be timed;
+views and copies into the layout that it likes best are made there, to its advantage. None is a
+dependency: one that cannot be imported is listed with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from backends import Inputs
+from workloads import BIASES, Workload
+
+Call = Callable[[], Any]
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
+def _never(workload: Workload) -> str:
+    return ""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation with one combination of biases."""
+
+    name: str
+    biases: str
+    prepare: Callable[[Inputs], Call]
+    as_output: Callable[[Any], Any] = _unchanged
+    """From what a call returns to [1, N, L, H, D]."""
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    refuses: Callable[[Workload], str] = _never
+    """Why a workload is out of reach; empty where it is not."""
+    start: Callable[[], None] = _nothing
+    """Called before each workload."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}, {self.biases}"
+
+    @property
+    def is_cuevo(self) -> bool:
+        return self.name.startswith("cuevo")
+
+
+def cuevo_contenders(configurations: Mapping[str, Any]) -> list[Contender]:
+    """cuevo with each combination of biases, for each configuration (None: its own choice)."""
+    import cuevo
+
+    def prepare(biases: str, config: Any, inputs: Inputs) -> Call:
+        return partial(
+            cuevo.attention,
+            inputs.q,
+            inputs.k,
+            inputs.v,
+            mask_bias=inputs.mask_bias if biases == "both" else None,
+            pair_bias=inputs.pair_bias if biases != "none" else None,
+            config=config,
+        )
+
+    return [
+        Contender(f"cuevo {label}".strip(), biases, partial(prepare, biases, config))
+        for label, config in configurations.items()
+        for biases in BIASES
+    ]
+
+
+def import_peers() -> tuple[list[Contender], dict[str, str]]:
+    """The peers that can be imported here, and why the others cannot."""
+    found: list[Contender] = []
+    absent: dict[str, str] = {}
+    for name, load in _PEERS.items():
+        try:
+            found.append(load(name))
+        except Exception as error:  # an import may fail in any way; the peer is optional
+            absent[name] = first_line(error)
+    return found, absent
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+# -- torch's own ---------------------------------------------------------------------------------
+
+
+def _heads_first(tensor: Any) -> Any:
+    """[1, N, L, H, D] as a view [N, H, L, D]."""
+    return tensor[0].transpose(1, 2)
+
+
+def _heads_last(result: Any) -> Any:
+    """[N, H, L, D] as a view [1, N, L, H, D]."""
+    return result.transpose(1, 2)[None]
+
+
+def _sdpa(backend_name: str, biases: str, name: str) -> Contender:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def prepare(inputs: Inputs) -> Call:
+        q, k, v = (_heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
+        if biases == "none":
+            return partial(scaled_dot_product_attention, q, k, v)
+        heads, length = inputs.pair_bias.shape[2:4]
+        mask = inputs.pair_bias[0].expand(q.shape[0], heads, length, length)
+        return partial(scaled_dot_product_attention, q, k, v, attn_mask=mask)
+
+    backend = getattr(SDPBackend, backend_name)
+    return Contender(name, biases, prepare, _heads_last, partial(sdpa_kernel, backend))
+
+
+def _flex(name: str) -> Contender:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def attend(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:
+        def score_mod(score: Any, row: Any, head: Any, query: Any, key: Any) -> Any:
+            return score + pair_bias[head, query, key] + mask_bias[row, key]
+
+        return flex_attention(q, k, v, score_mod=score_mod)
+
+    compiled = torch.compile(attend, dynamic=False)
+
+    def prepare(inputs: Inputs) -> Call:
+        q, k, v = (_heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
+        return partial(compiled, q, k, v, inputs.mask_bias[0, :, 0, 0], inputs.pair_bias[0, 0])
+
+    # Every workload has its own shapes; the compiler gives up on a function after a few of them.
+    return Contender(name, "both", prepare, _heads_last, start=torch.compiler.reset)
+
+
+# -- other packages ------------------------------------------------------------------------------
+
+
+def _cuequivariance(name: str) -> Contender:
+    from cuequivariance_torch import triangle_attention
+
+    def prepare(inputs: Inputs) -> Call:
+        # [B, N, H, L, D], contiguous; its mask is True where a key is attended to.
+        q, k, v = (tensor.transpose(2, 3).contiguous() for tensor in (inputs.q, inputs.k, inputs.v))
+        return partial(triangle_attention, q, k, v, inputs.pair_bias, mask=inputs.mask_bias == 0)
+
+    return Contender(name, "both", prepare, lambda result: result.transpose(2, 3))
+
+
+def _trifast(name: str) -> Contender:
+    from trifast import triangle_attention
+
+    def prepare(inputs: Inputs) -> Call:
+        # [B, H, N, L, D], contiguous; its mask is True where a key is left out.
+        q, k, v = (
+            tensor.permute(0, 3, 1, 2, 4).contiguous() for tensor in (inputs.q, inputs.k, inputs.v)
+        )
+        mask = (inputs.mask_bias[:, :, 0, 0] != 0).contiguous()
+        return partial(triangle_attention, q, k, v, inputs.pair_bias[:, 0].contiguous(), mask)
+
+    def refuses(workload: Workload) -> str:
+        return "" if workload.rows == workload.length else "takes as many rows as residues only"
+
+    return Contender(
+        name, "both", prepare, lambda result: result.permute(0, 2, 3, 1, 4), refuses=refuses
+    )
+
+
+_PEERS: dict[str, Callable[[str], Contender]] = {
+    "SDPA mem-efficient": partial(_sdpa, "EFFICIENT_ATTENTION", "pair"),
+    "SDPA cuDNN": partial(_sdpa, "CUDNN_ATTENTION", "pair"),
+    "FlexAttention": _flex,
+    "FlashAttention-2": partial(_sdpa, "FLASH_ATTENTION", "none"),
+    "cuEquivariance": _cuequivariance,
+    "trifast": _trifast,
+}
