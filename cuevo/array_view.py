@@ -95,7 +95,7 @@ def as_numpy(source: ArrayView) -> np.ndarray[Any, Any]:
 
 
 class _Memory:
-    """Bytes at an address, for NumPy, which keeps this object and with it the owner of the bytes."""
+    """Bytes at an address, for NumPy, which keeps this object and so the owner of the bytes."""
 
     def __init__(self, address: int, nbytes: int, readonly: bool, owner: object) -> None:
         self._owner = owner

@@ -201,12 +201,12 @@ def _torch_device(device: object, name: str) -> str:
 def _read_dlpack(x: Any, name: str, stream: int | None) -> ArrayView:
     from cuda.core.utils import StridedMemoryView
 
-    kind, ordinal = x.__dlpack_device__()
+    kind, ordinal = map(int, x.__dlpack_device__())
     on_device = kind in (dlpack.CUDA, dlpack.CUDA_MANAGED)
     if not on_device and kind not in (dlpack.CPU, dlpack.CUDA_HOST):
         raise ValueError(
             f"{name}: expected an array on a CPU or a CUDA device; it is on DLPack's device type "
-            f"{int(kind)}"
+            f"{kind}"
         )
     try:
         source = StridedMemoryView.from_dlpack(

@@ -108,6 +108,20 @@ class PrimaryContext:
                 self.leave()
 
 
+@contextmanager
+def relaxed_capture(doing: str) -> Iterator[None]:
+    """Inside of the ``with`` block this thread may allocate and load while some stream is captured.
+
+    CUDA forbids it otherwise, since it cannot know that the captured work has no part in it.
+    """
+    mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = check(cuda.cuThreadExchangeStreamCaptureMode(mode), doing)
+    try:
+        yield
+    finally:
+        check(cuda.cuThreadExchangeStreamCaptureMode(before), doing)
+
+
 _contexts: dict[int, PrimaryContext] = {}
 _contexts_lock = threading.Lock()
 

@@ -9,7 +9,7 @@ from cuda.bindings import driver as cuda
 from cuevo import dlpack
 from cuevo.array_view import BFLOAT16, ArrayView, DType, contiguous_strides
 from cuevo.context import check, primary_context
-from cuevo.stream import LEGACY_DEFAULT, NO_ORDER, PER_THREAD_DEFAULT, resolve_stream, wait_for
+from cuevo.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, resolve_stream, wait_for
 
 _DEFAULT_STREAMS = frozenset({LEGACY_DEFAULT, PER_THREAD_DEFAULT})
 
@@ -27,7 +27,7 @@ class DeviceArray:
     keeps it until that work is done.
     """
 
-    __slots__ = ("__weakref__", "_view", "stream")
+    __slots__ = ("__weakref__", "_lease", "_view", "stream")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class DeviceArray:
         if strides is None:
             strides = contiguous_strides(shape, dtype.itemsize)
         self.stream = stream
+        self._lease: _Lease | None = None
         self._view = ArrayView(int(buffer.handle), shape, strides, dtype, device, False, buffer)
 
     @property
@@ -127,8 +128,10 @@ class DeviceArray:
             raise ValueError("stream: DLPack leaves 0 undefined; 1 is the legacy default stream")
         consumer = LEGACY_DEFAULT if stream is None else stream
         self._make_wait(consumer)
-        owner = self if consumer in (NO_ORDER, self.stream) else _Lease(self, consumer)
         exported = self._view
+        owner = exported.owner
+        if consumer in _DEFAULT_STREAMS and consumer != self.stream:
+            owner = _Lease(owner, self.stream, consumer, self._ordinal)
         return dlpack.export(
             exported.pointer,
             exported.nbytes,
@@ -148,6 +151,8 @@ class DeviceArray:
             raise AttributeError(
                 "the CUDA array interface has no name for bfloat16; DLPack (from_dlpack) has one"
             )
+        if self._lease is None and self.stream != LEGACY_DEFAULT:
+            self._lease = _Lease(self._view.owner, self.stream, LEGACY_DEFAULT, self._ordinal)
         return {
             "version": 3,
             "shape": self.shape,
@@ -167,21 +172,23 @@ class DeviceArray:
 
 
 class _Lease:
-    """Holds an exported array: at its end the array's stream waits for the default stream that read
-    it.
+    """Holds an exported buffer: at its end the buffer's stream waits for the default stream that
+    read it, so that the memory does not go to somebody else before.
 
     Other streams may be gone by then, and a destroyed stream must not be named to the driver.
     """
 
-    __slots__ = ("_array", "_consumer")
+    __slots__ = ("_buffer", "_consumer", "_ordinal", "_producer")
 
-    def __init__(self, array: DeviceArray, consumer: int) -> None:
-        self._array = array
+    def __init__(self, buffer: object, producer: int, consumer: int, ordinal: int) -> None:
+        self._buffer = buffer
+        self._producer = producer
         self._consumer = consumer
+        self._ordinal = ordinal
 
     def __del__(self) -> None:
-        if self._consumer in _DEFAULT_STREAMS and not sys.is_finalizing():
-            wait_for(self._array.stream, self._consumer, self._array._ordinal)
+        if not sys.is_finalizing():
+            wait_for(self._producer, self._consumer, self._ordinal)
 
 
 def copy_to_host(

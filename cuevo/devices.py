@@ -45,7 +45,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def why_none() -> str:
-    """What was looked for, what was found instead of a device, what to do; empty if there is one."""
+    """What was looked for, what was found, what to do; empty where there is a device."""
     found = _probe()
     return "" if isinstance(found, tuple) else found
 

@@ -5,10 +5,10 @@ kept kernel costs a few microseconds of the host's time and never waits for the 
 imports torch, and a thread's current context is left as it was found.
 """
 
-import ctypes
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -25,11 +25,13 @@ from cuda.core import (
     Stream,
 )
 
-from cuevo.arrays import ArrayView, DeviceArray, as_numpy, contiguous_strides
-from cuevo.assemble import Cubin, assemble
-from cuevo.context import check, driver_error, primary_context
+from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
+from cuevo.assemble import assemble
+from cuevo.context import check, primary_context, relaxed_capture
 from cuevo.devices import DeviceInfo, devices, require_device, why_none
 from cuevo.errors import DriverError
+from cuevo.host_arrays import without_gaps
+from cuevo.launch import DriverKernel
 from cuevo.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, is_capturing, resolve_stream
 from cuevo.template import RenderedKernel
 
@@ -44,182 +46,6 @@ __all__ = [
     "why_none",
 ]
 
-_Dim = tuple[int, int, int]
-
-
-# -- Kernels ---------------------------------------------------------------------------------------
-
-
-class _ThreadState(threading.local):
-    """What one thread needs to launch one kernel: made at its first launch, used again by the next
-    ones.
-
-    The driver lets other threads run while it launches, so that no two may share a parameter block.
-    """
-
-    def __init__(self, size: int) -> None:
-        block = ctypes.create_string_buffer(size)
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        self.config = cuda.CUlaunchConfig()
-        self.configured: tuple[_Dim, _Dim, int, int] | None = None
-        self.params = memoryview(block).cast("B")
-        self.kernel_params = ctypes.addressof(pointers)
-        self.keep_alive = pointers
-
-
-class DriverKernel:
-    """A kernel loaded on a device; made and kept by `DriverExecutor.load`."""
-
-    def __init__(self, owner: "DriverExecutor", kernel: RenderedKernel, cubin: Cubin) -> None:
-        self.kernel = kernel
-        self.cubin = cubin
-        self._info = owner.info
-        self._context = owner.context
-        self._size = kernel.params.size
-        self._state = _ThreadState(self._size)
-        doing = f"loading {kernel.describe()} on {owner.name} ({owner.info.name}, {owner.arch})"
-        with self._context.current():
-            module = check(cuda.cuModuleLoadData(cubin.code), doing)
-            try:
-                self.function = check(cuda.cuModuleGetFunction(module, kernel.name.encode()), doing)
-                self._prepare(doing)
-            except BaseException:
-                cuda.cuModuleUnload(module)
-                raise
-
-    def _prepare(self, doing: str) -> None:
-        names = cuda.CUfunction_attribute
-
-        def attribute(name: Any) -> int:
-            return int(check(cuda.cuFuncGetAttribute(name, self.function), doing))
-
-        self.max_threads = attribute(names.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
-        self.registers = attribute(names.CU_FUNC_ATTRIBUTE_NUM_REGS)
-        self.max_dynamic_shared = self._info.shared_per_block_optin - attribute(
-            names.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        )
-        # Above 48 KiB, dynamic shared memory has to be asked for; asking for the most is free.
-        check(
-            cuda.cuFuncSetAttribute(
-                self.function,
-                names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                self.max_dynamic_shared,
-            ),
-            doing,
-        )
-        expected = ((0, self._size),)
-        if self.parameters != expected:
-            raise DriverError(
-                f"{doing}: the kernel's parameters are (offset, size) = {self.parameters}; the "
-                f"struct {self.kernel.params.name} of the header has {self._size} bytes, so "
-                f"{expected} is right."
-            )
-
-    @property
-    def parameters(self) -> tuple[tuple[int, int], ...]:
-        """Offset and size in bytes of each of the kernel's parameters, as the driver reads them."""
-        found: list[tuple[int, int]] = []
-        while True:
-            status, offset, size = cuda.cuFuncGetParamInfo(self.function, len(found))
-            if status == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:  # past the last one
-                return tuple(found)
-            check((status,), f"reading the parameters of {self.kernel.name}")
-            found.append((int(offset), int(size)))
-
-    def resident_blocks(self, threads: int, shared_bytes: int) -> int:
-        """How many threadblocks of this kind one SM holds at a time."""
-        with self._context.current():
-            return int(
-                check(
-                    cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                        self.function, threads, shared_bytes
-                    ),
-                    f"computing the occupancy of {self.kernel.describe()}",
-                )
-            )
-
-    def launch(
-        self,
-        grid: _Dim,
-        block: _Dim,
-        shared_bytes: int,
-        params: bytes | bytearray,
-        *,
-        buffers: Sequence[ArrayView] = (),
-        stream: object = None,
-    ) -> None:
-        """Queue the kernel on `stream`; see `cuevo.executor.LoadedKernel.launch`.
-
-        Raises DriverError with the driver's error, the kernel, the configuration, and which limit
-        it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
-        """
-        handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        state = self._state
-        wanted = (grid, block, shared_bytes, handle)
-        if state.configured != wanted:
-            self._configure(state, wanted)
-        if len(params) != self._size:
-            raise ValueError(
-                f"params: {self.kernel.name} takes {self._size} bytes "
-                f"({self.kernel.params.name}); got {len(params)}"
-            )
-        state.params[:] = params
-        entered = self._context.enter()
-        try:
-            (status,) = cuda.cuLaunchKernelEx(state.config, self.function, state.kernel_params, 0)
-        finally:
-            if entered:
-                self._context.leave()
-        if status:
-            raise self._launch_error(status, wanted)
-
-    def _configure(self, state: _ThreadState, wanted: tuple[_Dim, _Dim, int, int]) -> None:
-        grid, block, shared_bytes, handle = wanted
-        config = state.config
-        state.configured = None
-        try:
-            config.gridDimX, config.gridDimY, config.gridDimZ = grid
-            config.blockDimX, config.blockDimY, config.blockDimZ = block
-            config.sharedMemBytes = shared_bytes
-        except (OverflowError, ValueError, TypeError) as error:
-            raise ValueError(
-                "a grid and a block are three integers each, not negative and below 2**32; got "
-                f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {error}"
-            ) from None
-        config.hStream = handle
-        state.configured = wanted
-
-    def _launch_error(self, status: Any, wanted: tuple[_Dim, _Dim, int, int]) -> DriverError:
-        grid, block, shared_bytes, handle = wanted
-        doing = (
-            f"launching {self.kernel.describe()} on cuda:{self._info.ordinal} ({self._info.name}) "
-            f"with grid {grid}, block {block}, {shared_bytes} bytes of dynamic shared memory, "
-            f"stream {handle:#x}"
-        )
-        return driver_error(status, doing, *self._broken_limits(grid, block, shared_bytes))
-
-    def _broken_limits(self, grid: _Dim, block: _Dim, shared_bytes: int) -> list[str]:
-        broken = []
-        threads = block[0] * block[1] * block[2]
-        if threads > self.max_threads:
-            broken.append(
-                f"A block of {threads} threads is more than the {self.max_threads} that this "
-                f"kernel can have ({self.registers} registers a thread)"
-            )
-        if shared_bytes > self.max_dynamic_shared:
-            broken.append(
-                f"{shared_bytes} bytes of dynamic shared memory are more than the "
-                f"{self.max_dynamic_shared} that this kernel can have"
-            )
-        if 0 in grid or 0 in block:
-            broken.append("A grid or a block without elements cannot be launched")
-        if grid[1] > 65535 or grid[2] > 65535 or grid[0] > 2**31 - 1:
-            broken.append("A grid has at most 2**31 - 1, 65535 and 65535 blocks along its axes")
-        return broken
-
-
-# -- The executor ----------------------------------------------------------------------------------
-
 
 class _Borrowed:
     """A caller's stream for cuda.core, which keeps the caller's object alive through this one."""
@@ -233,8 +59,7 @@ class _Borrowed:
 
 
 class CapturedGraph:
-    """Work that was captured once and can be launched again and again; made by
-    `DriverExecutor.capture`.
+    """Captured work that can be launched again and again; made by `DriverExecutor.capture`.
 
     The arrays that the work reads and writes have to stay alive; `result` is kept here.
     """
@@ -278,11 +103,10 @@ class DriverExecutor:
         }
         # The device's current pool. cuda.core lets it keep freed memory, where the driver would
         # give it back at each synchronization and have to map it anew for the next call.
-        self._pool = DeviceMemoryResource(ordinal)
+        with self.context.current():
+            self._pool = DeviceMemoryResource(ordinal)
         self.stream: Stream = self.new_stream()
-        """The executor's own stream, for calls on host arrays: it does not wait for the default
-        stream.
-        """
+        """The executor's own stream, for calls on host arrays."""
 
     def __repr__(self) -> str:
         return f"DriverExecutor({self.name}: {self.info.name}, {self.arch})"
@@ -290,8 +114,7 @@ class DriverExecutor:
     # Kernels
 
     def load(self, kernel: RenderedKernel) -> DriverKernel:
-        """Assemble `kernel` for this device and load it; a kernel of the same text is kept and
-        returned again.
+        """Assemble and load `kernel`, or return the kept one of the same text.
 
         Raises AssemblerError for a kernel that does not assemble, DriverError for one that the
         driver refuses or whose parameters are not those of the header.
@@ -301,16 +124,16 @@ class DriverExecutor:
             with self._loading:
                 loaded = self._loaded.get(kernel.digest)
                 if loaded is None:
-                    loaded = DriverKernel(self, kernel, assemble(kernel, self.arch))
+                    cubin = assemble(kernel, self.arch)
+                    with relaxed_capture(f"loading {kernel.describe()} on {self.name}"):
+                        loaded = DriverKernel(self.info, self.context, kernel, cubin)
                     self._loaded[kernel.digest] = loaded
         return loaded
 
     # Streams, events, graphs
 
     def new_stream(self) -> Stream:
-        """A stream that does not wait for the legacy default stream; destroyed with its last
-        reference.
-        """
+        """A stream that does not wait for the legacy default one; its last reference ends it."""
         return self._create_stream(None)
 
     def wrap_stream(self, stream: object = None) -> Stream:
@@ -333,7 +156,7 @@ class DriverExecutor:
     def _create_stream(self, borrowed: _Borrowed | None) -> Stream:
         with self.context.current():
             device = Device(self.info.ordinal)
-            device.set_current()  # marks cuda.core's object as ready; the primary context is current already
+            device.set_current()  # It is already; this tells cuda.core's object.
             try:
                 return device.create_stream(borrowed)
             except Exception as error:
@@ -364,20 +187,23 @@ class DriverExecutor:
             raise ValueError(
                 "stream: CUDA cannot capture the legacy default stream; give another one"
             )
-        doing = f"capturing a graph on {self.name}"
         with self.context.current():
             builder = queue.create_graph_builder()
             try:
                 # Relaxed, as an allocation for the result has to be possible meanwhile.
                 builder.begin_building("relaxed")
                 result = function(queue)
+            except BaseException:
+                with suppress(Exception):  # of a capture that is spoilt already
+                    builder.close()
+                raise
+            try:
                 graph = builder.end_building().complete()
             except Exception as error:
-                if isinstance(error, DriverError | ValueError | TypeError):
-                    raise
-                raise DriverError(f"{doing}: {error}") from error
-            finally:
-                builder.close()  # ends a capture that is still going on
+                with suppress(Exception):
+                    builder.close()
+                raise DriverError(f"capturing a graph on {self.name}: {error}") from error
+            builder.close()
         return CapturedGraph(self, graph, queue, result)
 
     # Memory
@@ -403,19 +229,14 @@ class DriverExecutor:
                 self.context.leave()
 
     def _allocate_outside_of_capture(self, nbytes: int) -> Buffer:
-        doing = f"allocating {nbytes} bytes on {self.name} during a graph capture"
-        modes = cuda.CUstreamCaptureMode
-        relaxed = modes.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = check(cuda.cuThreadExchangeStreamCaptureMode(relaxed), doing)
-        try:
-            queue = self.new_stream()
-            buffer = self._pool.allocate(nbytes or 1, stream=queue)
-            queue.sync()
-            return buffer
-        except Exception as error:
-            raise self._allocation_error(nbytes, error) from error
-        finally:
-            check(cuda.cuThreadExchangeStreamCaptureMode(before), doing)
+        with relaxed_capture(f"allocating {nbytes} bytes on {self.name} during a graph capture"):
+            try:
+                queue = self.new_stream()
+                buffer = self._pool.allocate(nbytes or 1, stream=queue)
+                queue.sync()
+                return buffer
+            except Exception as error:
+                raise self._allocation_error(nbytes, error) from error
 
     def _allocation_error(self, nbytes: int, error: Exception) -> DriverError:
         status, free, total = cuda.cuMemGetInfo()
@@ -446,27 +267,29 @@ class DriverExecutor:
         return DeviceArray(buffer, shape, dtype, self.name, handle, strides)
 
     def fill(self, target: ArrayView, value: float, stream: object = None) -> None:
-        """Set every element of `target`, of a 2- or 4-byte type, to `value`, queued on `stream`."""
+        """Set every element of `target` to `value`, queued on `stream`.
+
+        `target` has elements of 2 or 4 bytes, and a contiguous last axis.
+        """
         if target.size == 0:
             return
         handle = resolve_stream(stream)
-        element = np.full(1, value, target.dtype)
         wide = target.dtype.itemsize == 4
         set_elements = cuda.cuMemsetD32Async if wide else cuda.cuMemsetD16Async
-        pattern = int(element.view(np.uint32 if wide else np.uint16)[0])
-        packed = target.strides == contiguous_strides(target.shape, target.dtype.itemsize)
-        row = target.shape[-1]
+        bits = np.array([value], target.dtype).view(np.uint32 if wide else np.uint16)
+        if target.strides == contiguous_strides(target.shape, target.dtype.itemsize):
+            rows, length = [target.pointer], target.size
+        else:
+            *outer, length = target.shape
+            rows = [
+                target.pointer + sum(map(operator.mul, row, target.strides))
+                for row in np.ndindex(*outer)
+            ]
         with self.context.current():
-            for address, count in (
-                [(target.pointer, target.size)]
-                if packed
-                else [
-                    (target.pointer + sum(map(operator.mul, index, target.strides)), row)
-                    for index in np.ndindex(*target.shape[:-1])
-                ]
-            ):
+            for row in rows:
                 check(
-                    set_elements(address, pattern, count, handle), f"filling an array on {self.name}"
+                    set_elements(row, int(bits[0]), length, handle),
+                    f"filling an array on {self.name}",
                 )
 
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
@@ -479,7 +302,7 @@ class DriverExecutor:
         if source.size == 0:
             buffer = self.allocate(0, stream)
             return _moved(source, int(buffer.handle), self.name, buffer)
-        packed = _without_gaps(source)
+        packed = without_gaps(source)
         low, high = packed.extent
         # The copy keeps the address modulo 256, and with it every alignment that a kernel can ask
         # for.
@@ -497,36 +320,6 @@ class DriverExecutor:
 def _moved(source: ArrayView, pointer: int, device: str, owner: object) -> ArrayView:
     return ArrayView(
         pointer, source.shape, source.strides, source.dtype, device, source.readonly, owner
-    )
-
-
-_WORTH_PACKING = 4
-"""An array is packed before it is copied where it covers this many times the bytes of its elements.
-"""
-
-
-def _without_gaps(source: ArrayView) -> ArrayView:
-    """`source` itself, or a packed copy in host memory where most of what it covers is not its own."""
-    low, high = source.extent
-    once = [
-        1 if stride == 0 else extent
-        for extent, stride in zip(source.shape, source.strides, strict=True)
-    ]
-    itemsize = source.dtype.itemsize
-    distinct = itemsize
-    for extent in once:
-        distinct *= extent
-    if high - low <= _WORTH_PACKING * distinct:
-        return source
-    row = -(-once[-1] * itemsize // 16) * 16 // itemsize
-    packed = np.empty((*once[:-1], row), source.dtype)[..., : once[-1]]
-    packed[...] = as_numpy(source)[tuple(slice(extent) for extent in once)]
-    strides = tuple(
-        0 if stride == 0 else step
-        for stride, step in zip(source.strides, packed.strides, strict=True)
-    )
-    return ArrayView(
-        packed.ctypes.data, source.shape, strides, source.dtype, "cpu", source.readonly, packed
     )
 
 

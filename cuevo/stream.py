@@ -14,13 +14,16 @@ The rules, in one place:
   two, as everywhere in torch.
 - The stream waits for the producer of an array that comes through ``__dlpack__`` or
   ``__cuda_array_interface__``, on the device, without blocking the host.
+- What a call has queued may still read its inputs after the call returned. Libraries that work in
+  the order of that stream, as torch and CuPy do by default, may free them at once; an array of a
+  library with streams of its own (JAX) has to be kept until the result is there.
 - A stream under graph capture does not wait for work outside of the capture, which would spoil the
   capture: inputs of a captured call have to be ready when the graph is launched.
 """
 
 import sys
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from cuda.bindings import driver as cuda
 
@@ -32,21 +35,14 @@ NO_ORDER = -1
 """In place of a consumer's stream: do not wait for the producer."""
 
 
-class _OnDevice(Protocol):
-    @property
-    def device(self) -> str: ...
-    @property
-    def owner(self) -> object: ...
-
-
-def resolve_stream(stream: object = None, views: Iterable[_OnDevice] = ()) -> int:
+def resolve_stream(stream: object = None, arrays: Iterable[object] = ()) -> int:
     """The handle of the stream that a caller means; see the rules above.
 
-    `views` are the call's arrays, looked at only where `stream` is None. Raises TypeError for an
-    object that is no stream, ValueError for a handle that cannot be one.
+    `arrays` are the call's arguments, or views of them, looked at only where `stream` is None.
+    Raises TypeError for an object that is no stream, ValueError for a handle that cannot be one.
     """
     if stream is None:
-        return _default_stream(views)
+        return _default_stream(arrays)
     if type(stream) is int:
         if stream > 0:
             return stream
@@ -56,13 +52,14 @@ def resolve_stream(stream: object = None, views: Iterable[_OnDevice] = ()) -> in
     return _handle(stream) or LEGACY_DEFAULT
 
 
-def _default_stream(views: Iterable[_OnDevice]) -> int:
-    torch = sys.modules.get("torch")
+def _default_stream(arrays: Iterable[object]) -> int:
+    torch: Any = sys.modules.get("torch")
     tensor = getattr(torch, "Tensor", None)  # None while torch is still being imported
     if tensor is not None:
-        for view in views:
-            if view.device != "cpu" and isinstance(view.owner, tensor):
-                return _torch_stream(torch, int(view.device.rpartition(":")[2])) or LEGACY_DEFAULT
+        for array in arrays:
+            found = array if isinstance(array, tensor) else getattr(array, "owner", None)
+            if isinstance(found, tensor) and found.is_cuda:
+                return _torch_stream(torch, found.get_device()) or LEGACY_DEFAULT
     return LEGACY_DEFAULT
 
 

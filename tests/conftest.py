@@ -1,9 +1,11 @@
-"""Markers and fixtures of all tests: gpu tests are skipped, with the reason, where there is no GPU."""
+"""Fixtures of all tests; gpu tests are skipped, with the reason, where there is no GPU."""
 
 import os
+import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cuevo.devices import devices, why_none
@@ -23,14 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-@pytest.fixture(scope="session")
-def executor() -> Any:
-    """The executor of the first GPU; for gpu tests."""
-    from cuevo.driver import executor as shared
-
-    return shared(0)
-
-
 _HEADER = """
 typedef struct vector_add_params {
     const float *a; const float *b; float *out; int32_t count; float scale;
@@ -42,7 +36,9 @@ typedef struct delayed_fill_params {
 } delayed_fill_params;
 void delayed_fill(const delayed_fill_params params);
 
-typedef struct reverse_shared_params { uint32_t *out; uint32_t shared_bytes; } reverse_shared_params;
+typedef struct reverse_shared_params {
+    uint32_t *out; uint32_t shared_bytes;
+} reverse_shared_params;
 void reverse_shared(const reverse_shared_params params);
 """
 
@@ -113,7 +109,8 @@ done:
 }
 """
 
-# Thread t writes 3 t + 1 at the end of the dynamic shared memory; out[t] is what thread (threads - 1 - t) wrote.
+# Thread t writes 3 t + 1 at the end of the dynamic shared memory; out[t] is what thread
+# (threads - 1 - t) wrote.
 _REVERSE_SHARED = """
 .extern .shared .align 16 .b8 scratch[];
 .visible .entry reverse_shared(.param .align 8 .b8 params[16])
@@ -128,11 +125,13 @@ _REVERSE_SHARED = """
     mov.u32 base, scratch;
     add.u32 base, base, bytes;
     mad.lo.u32 value, thread, 3, 1;
-    mad.lo.u32 address, thread, -4, base;
-    st.shared.u32 [address-4], value;
+    shl.b32 address, thread, 2;
+    sub.u32 address, base, address;
+    st.shared.u32 [address+-4], value;
     bar.sync 0;
     sub.u32 other, threads, thread;
-    mad.lo.u32 address, other, -4, base;
+    shl.b32 address, other, 2;
+    sub.u32 address, base, address;
     ld.shared.u32 value, [address];
     mul.wide.u32 offset, thread, 4;
     add.u64 out, out, offset;
@@ -148,14 +147,89 @@ _TEXTS = {
 }
 
 
-@pytest.fixture(scope="session")
-def small_kernel() -> Callable[..., RenderedKernel]:
-    """``small_kernel("vector_add")``: a kernel of a few lines, written out, for tests of executors."""
-    header = parse_header(_HEADER, "tests/conftest.h")
+class SmallKernels:
+    """Kernels of a few lines, written out, for tests of executors."""
 
-    def make(name: str, *, text: str = "") -> RenderedKernel:
+    def __init__(self) -> None:
+        self._params = parse_header(_HEADER, "tests/conftest.h").kernels
+
+    def rendered(self, name: str, *, text: str = "") -> RenderedKernel:
+        """The kernel `name`, or one of that name and another text."""
         whole = ".version 7.0\n.target sm_80\n.address_size 64\n" + (text or _TEXTS[name])
         lines = tuple(SourceLine(f"tests/{name}.ptx", n + 1) for n in range(whole.count("\n") + 1))
-        return RenderedKernel(name, whole, lines, {}, header.kernels[name])
+        return RenderedKernel(name, whole, lines, {}, self._params[name])
 
+    @staticmethod
+    def add_params(a: int, b: int, out: int, count: int, scale: float) -> bytes:
+        return struct.pack("<QQQif", a, b, out, count, scale)
+
+    def add(self, executor: Any, a: Any, b: Any, out: Any, scale: float, stream: object) -> None:
+        """Queue ``out = a + scale * b``."""
+        params = self.add_params(a.pointer, b.pointer, out.pointer, a.size, scale)
+        kernel = executor.load(self.rendered("vector_add"))
+        kernel.launch((-(-a.size // 128), 1, 1), (128, 1, 1), 0, params, stream=stream)
+
+    def fill(
+        self, executor: Any, out: Any, value: float, stream: object, milliseconds: float = 0
+    ) -> None:
+        """Queue ``out[:] = value``, done no earlier than `milliseconds` after its start."""
+        params = struct.pack("<QQfI", out.pointer, int(milliseconds * 1e6), value, out.size)
+        kernel = executor.load(self.rendered("delayed_fill"))
+        kernel.launch((-(-out.size // 128), 1, 1), (128, 1, 1), 0, params, stream=stream)
+
+
+@pytest.fixture(scope="session")
+def small() -> SmallKernels:
+    return SmallKernels()
+
+
+@pytest.fixture(scope="session")
+def executor() -> Any:
+    """The executor of the first GPU; for gpu tests."""
+    from cuevo.driver import executor as shared
+
+    return shared(0)
+
+
+@pytest.fixture
+def late(executor: Any, small: SmallKernels) -> Callable[[], Any]:
+    """Makes an array of 256 ones that become sevens after 30 ms, on a stream of its own."""
+    queue = executor.new_stream()
+
+    def make() -> Any:
+        x = executor.empty((256,), np.dtype(np.float32), queue)
+        small.fill(executor, x, 1.0, queue)
+        executor.synchronize(queue)
+        small.fill(executor, x, 7.0, queue, milliseconds=30)
+        return x
+
+    # A kernel's first launch may wait for the device, which would hide a missing wait.
+    x = make()
+    small.add(executor, x, x, x, 0.0, queue)
+    executor.synchronize(queue)
     return make
+
+
+@pytest.fixture
+def read_on(executor: Any, small: SmallKernels) -> Callable[[Any, object], set[float]]:
+    """``read_on(x, stream)``: the values of `x`, doubled, as a kernel on `stream` finds them."""
+
+    def read(x: Any, stream: object) -> set[float]:
+        out = executor.empty((256,), np.dtype(np.float32), stream)
+        small.add(executor, x, x, out, 1.0, stream)
+        return set(out.to_numpy().tolist())
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def same_bits() -> Callable[[np.ndarray, np.ndarray], None]:
+    """Compares two NumPy arrays of equal shape bit by bit, whatever their dtypes are called."""
+
+    def compare(got: np.ndarray, expected: np.ndarray) -> None:
+        assert got.shape == expected.shape
+        assert got.itemsize == expected.itemsize
+        bits = np.dtype(f"u{got.itemsize}")
+        np.testing.assert_array_equal(got.view(bits), expected.view(bits))
+
+    return compare

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,7 +75,8 @@ def test_no_gpu(
     assert devices() == ()
     with pytest.raises(
         DeviceUnavailable,
-        match=r"found NVIDIA's driver but no device \(CUDA_VISIBLE_DEVICES is '7'\).*nvidia-smi.*'sim'",
+        match=r"found NVIDIA's driver but no device \(CUDA_VISIBLE_DEVICES is '7'\)"
+        r".*nvidia-smi.*'sim'",
     ):
         require_device(0)
 
@@ -98,8 +100,8 @@ def test_driver_that_does_not_start(driver_says: Callable[..., None]) -> None:
     assert devices() == ()
     with pytest.raises(
         DeviceUnavailable,
-        match=r"does not start: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(the words of the driver\)"
-        ".*of one version",
+        match=r"does not start: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH "
+        r"\(the words of the driver\).*of one version",
     ):
         require_device(0)
 
@@ -133,7 +135,8 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for ordinal in (2, -1):
         with pytest.raises(
             DeviceUnavailable,
-            match=rf"no device cuda:{ordinal}: .*cuda:0 \(NVIDIA H200\), cuda:1 \(NVIDIA L4\).*'sim'",
+            match=rf"no device cuda:{ordinal}: .*cuda:0 \(NVIDIA H200\), "
+            r"cuda:1 \(NVIDIA L4\).*'sim'",
         ):
             require_device(ordinal)
 
@@ -167,7 +170,8 @@ def test_importing_the_package_needs_no_driver() -> None:
         "assert isinstance(cuevo.driver.devices(), tuple)\n"
         "assert 'torch' not in sys.modules and 'cupy' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"CUDA_VISIBLE_DEVICES": ""})
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 @gpu

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cuevo.driver import devices
-
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LISTING = re.compile(r"^```python(?P<kind>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,7 +43,6 @@ def test_readme_example_prints_a_small_error(capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not devices(), reason="no CUDA device")
 def test_the_listings_for_a_gpu_run():
     run(ROOT / "docs" / "driver-level.md", "", "gpu")
 

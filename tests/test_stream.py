@@ -1,4 +1,6 @@
+import gc
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,12 +9,14 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from cuevo.array_view import ArrayView
+from cuevo.arrays import view
 from cuevo.errors import DriverError
 from cuevo.stream import LEGACY_DEFAULT, NO_ORDER, resolve_stream, wait_for
 
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu
 SUCCESS = cuda.CUresult.CUDA_SUCCESS
+FLOAT = np.dtype(np.float32)
 
 
 def on(device: str, owner: object = None) -> ArrayView:
@@ -68,7 +72,12 @@ def test_what_is_no_stream(stream: object, error: type[Exception], words: str) -
 
 
 class FakeTensor:
-    pass
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.is_cuda = ordinal >= 0
+
+    def get_device(self) -> int:
+        return self.ordinal
 
 
 def fake_torch(raw: bool) -> Any:
@@ -92,13 +101,14 @@ def test_the_default_is_torchs_current_stream_for_tensors(
     monkeypatch: pytest.MonkeyPatch, raw: bool
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(raw))
-    tensor = FakeTensor()
-    assert resolve_stream(None, [on("cuda:1", tensor)]) == 0x111
-    assert resolve_stream(None, [on("cuda:0", tensor)]) == LEGACY_DEFAULT
-    assert resolve_stream(None, [on("cuda:2"), on("cuda:2", tensor)]) == 0x222
-    assert resolve_stream(None, [on("cpu", tensor)]) == LEGACY_DEFAULT
-    assert resolve_stream(None, [on("cuda:1")]) == LEGACY_DEFAULT
-    assert resolve_stream(5, [on("cuda:1", tensor)]) == 5
+    for seen in (lambda tensor: tensor, lambda tensor: on("cuda:1", tensor)):
+        assert resolve_stream(None, [seen(FakeTensor(1))]) == 0x111
+        assert resolve_stream(None, [seen(FakeTensor(0))]) == LEGACY_DEFAULT
+        assert resolve_stream(None, [on("cuda:2"), None, seen(FakeTensor(2))]) == 0x222
+        assert resolve_stream(None, [seen(FakeTensor(-1)), seen(FakeTensor(1))]) == 0x111
+        assert resolve_stream(None, [seen(FakeTensor(-1))]) == LEGACY_DEFAULT
+        assert resolve_stream(5, [seen(FakeTensor(1))]) == 5
+    assert resolve_stream(None, [on("cuda:1"), np.zeros(2), None]) == LEGACY_DEFAULT
     assert resolve_stream() == LEGACY_DEFAULT
 
 
@@ -109,7 +119,7 @@ def test_the_default_without_torch(monkeypatch: pytest.MonkeyPatch, torch: Any) 
         monkeypatch.delitem(sys.modules, "torch", raising=False)
     else:
         monkeypatch.setitem(sys.modules, "torch", torch)
-    assert resolve_stream(None, [on("cuda:1", FakeTensor())]) == LEGACY_DEFAULT
+    assert resolve_stream(None, [on("cuda:1", FakeTensor(1))]) == LEGACY_DEFAULT
 
 
 # -- Waiting ---------------------------------------------------------------------------------------
@@ -218,8 +228,135 @@ def test_streams_of_other_libraries() -> None:
     assert resolve_stream(None, [view]) == LEGACY_DEFAULT
     with torch.cuda.stream(side):
         assert resolve_stream(None, [view]) == side.cuda_stream
+        assert resolve_stream(None, [None, tensor.cpu(), tensor]) == side.cuda_stream
     cupy = pytest.importorskip("cupy")
     stream = cupy.cuda.Stream(non_blocking=True)
     assert resolve_stream(stream) == stream.ptr
     assert resolve_stream(cupy.cuda.Stream.null) == LEGACY_DEFAULT
     assert resolve_stream(cupy.cuda.Stream.ptds) == 2
+
+
+@gpu
+def test_an_unordered_reader_comes_too_early(
+    executor: Any, read_on: Any, late: Callable[[], Any]
+) -> None:
+    """What the tests below would see if nobody waited."""
+    queue = executor.new_stream()
+    assert read_on(view(late(), stream=-1), queue) == {2.0}
+
+
+@gpu
+def test_a_call_waits_for_its_argument(
+    executor: Any, read_on: Any, late: Callable[[], Any]
+) -> None:
+    queue = executor.new_stream()
+    seen = view(late(), stream=int(queue.handle))
+    assert read_on(seen, queue) == {14.0}
+
+
+@gpu
+def test_a_call_waits_for_the_stream_of_the_cuda_array_interface(
+    executor: Any, read_on: Any, late: Callable[[], Any]
+) -> None:
+    class Only:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+            self.__cuda_array_interface__ = x.__cuda_array_interface__
+
+    queue = executor.new_stream()
+    seen = view(Only(late()), stream=int(queue.handle))
+    assert read_on(seen, queue) == {14.0}
+
+
+@gpu
+def test_a_call_waits_for_the_producer_of_dlpack(
+    executor: Any, read_on: Any, late: Callable[[], Any]
+) -> None:
+    class Only:
+        def __init__(self, x: Any) -> None:
+            self.__dlpack__ = x.__dlpack__
+            self.__dlpack_device__ = x.__dlpack_device__
+
+    queue = executor.new_stream()
+    seen = view(Only(late()), stream=int(queue.handle))
+    assert seen.device == "cuda:0"
+    assert read_on(seen, queue) == {14.0}
+
+
+@gpu
+def test_to_numpy_waits_on_any_stream(executor: Any, late: Callable[[], Any]) -> None:
+    assert set(late().to_numpy().tolist()) == {7.0}
+    assert set(late().to_numpy(stream=executor.new_stream()).tolist()) == {7.0}
+    assert set(late().to_numpy(stream=1).tolist()) == {7.0}
+
+
+@gpu
+@pytest.mark.parametrize("side", [False, True], ids=["default stream", "side stream"])
+def test_torch_waits_for_the_array(late: Callable[[], Any], side: bool) -> None:
+    torch = pytest.importorskip("torch")
+    stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
+    with torch.cuda.stream(stream):
+        x = late()
+        doubled = 2 * torch.from_dlpack(x)
+    stream.synchronize()
+    assert set(doubled.tolist()) == {14.0}
+
+
+@gpu
+def test_cupy_waits_for_the_array(late: Callable[[], Any]) -> None:
+    cupy = pytest.importorskip("cupy")
+    with cupy.cuda.Stream(non_blocking=True):
+        for take in (cupy.from_dlpack, cupy.asarray):
+            x = late()
+            doubled = 2 * take(x)
+            assert set(cupy.asnumpy(doubled).tolist()) == {14.0}, take
+
+
+@gpu
+def test_jax_waits_for_the_array(late: Callable[[], Any]) -> None:
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() not in ("gpu", "cuda"):
+        pytest.skip(f"this JAX runs on {jax.default_backend()}")
+    x = late()
+    doubled = 2 * jax.dlpack.from_dlpack(x)
+    assert set(np.asarray(doubled).tolist()) == {14.0}
+
+
+@gpu
+def test_a_call_on_torchs_stream_waits_for_torch(read_on: Any) -> None:
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(256, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(20_000_000)
+        x = 7 * ones
+        seen = view(x, name="x")
+        queue = resolve_stream(None, [seen])
+        assert queue == torch.cuda.current_stream().cuda_stream
+        assert read_on(seen, queue) == {14.0}
+
+
+@gpu
+def test_memory_goes_back_after_the_default_stream_has_read_it(executor: Any, small: Any) -> None:
+    torch = pytest.importorskip("torch")
+    queue = executor.new_stream()
+    count = 1 << 20
+
+    def filled(value: float) -> Any:
+        x = executor.empty((count,), FLOAT, queue)
+        small.fill(executor, x, value, queue)
+        return x
+
+    filled(0.0)
+    torch.ones(count, device="cuda").clone()  # torch has its memory: it need not wait to get some
+    torch.cuda.synchronize()
+    tensor = torch.from_dlpack(filled(7.0))
+    torch.cuda._sleep(40_000_000)
+    copy = tensor.clone()
+    del tensor
+    gc.collect()
+    others = [filled(float(number)) for number in range(4)]
+    executor.synchronize(queue)
+    torch.cuda.synchronize()
+    assert set(torch.unique(copy).tolist()) == {7.0}
+    assert len(others) == 4

@@ -3,7 +3,7 @@
     python3 tools/bench.py                                  all workloads, all contenders
     python3 tools/bench.py --quick                          three workloads, fewer repeats
     python3 tools/bench.py --workload 768,4,768,32 --workload D=64
-    python3 tools/bench.py --no-peers --config stages=3 --config stages=4
+    python3 tools/bench.py --no-peers --biases both --config stages=2 --config stages=4
     python3 tools/bench.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
 A workload is N,H,L,D: rows, heads, residues, head dim, with one batch. Read the table so:
@@ -26,7 +26,7 @@ import gc
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--direction", choices=["forward"], default="forward", help="what is measured")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
+    add(
+        "--biases",
+        action="append",
+        choices=BIASES,
+        help="only contenders with both biases, the pair bias, none; may be given several times",
+    )
     add("--no-peers", action="store_true", help="cuevo alone")
     add("--repeats", type=int, metavar="COUNT", help=f"timed calls of each (default {REPEATS})")
     add(
@@ -78,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE,...",
-        help="a kernel configuration to measure instead of cuevo's choice; several are compared",
+        help="also measure cuevo with these changes of the configuration that it chooses",
     )
     add("--json", type=Path, metavar="PATH", help="also write everything to a file")
     return parser
@@ -95,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
         if repeats < 1:
             raise ValueError(f"--repeats must be 1 or more, not {repeats}")
+        ours = cuevo_contenders(configurations(arguments.config))
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -113,9 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "workloads": [],
     }
     print_head(record)
+    wanted = arguments.biases or BIASES
+    contenders = [contender for contender in (*ours, *found) if contender.biases in wanted]
     healthy = True
     for workload in workloads:
-        contenders = [*cuevo_contenders(configurations(arguments.config, workload)), *found]
         results, facts = measure_workload(backend, workload, contenders, arguments.dtype, repeats)
         healthy &= not any(
             result.is_cuevo and (result.reason or result.is_wrong) for result in results
@@ -135,19 +143,16 @@ def import_peers_for(backend: Backend) -> tuple[list[Contender], dict[str, str]]
     return import_peers()
 
 
-def configurations(texts: Sequence[str], workload: Workload) -> dict[str, Any]:
-    """Label -> kernel configuration for the workload; without texts, cuevo's own choice."""
-    if not texts:
-        return {"": None}
-    from cuevo.cli.settings import configuration, split_settings
+def configurations(texts: Sequence[str]) -> dict[str, Any]:
+    """Label -> what to change in the configuration that cuevo chooses; nothing comes first."""
+    from cuevo.cli.settings import read_values, split_settings
     from cuevo.kernels import evoformer_forward_sm80
 
-    made = {}
-    for text in texts:
-        settings = split_settings(text.split(","))
-        settings.setdefault("head_dim", str(workload.head_dim))
-        made[text] = configuration(evoformer_forward_sm80.Config, settings)
-    return made
+    fields = evoformer_forward_sm80.Config
+    return {
+        "": None,
+        **{text: read_values(fields, split_settings(text.split(","))) for text in texts},
+    }
 
 
 def measure_workload(
@@ -165,6 +170,7 @@ def measure_workload(
     entrants: dict[str, Entrant] = {}
     errors: dict[str, float] = {}
     reasons: dict[str, str] = {}
+    configured: dict[str, str] = {}
     for contender in contenders:
         progress(f"{workload}: {contender.key}")
         reason = contender.refuses(workload)
@@ -179,6 +185,7 @@ def measure_workload(
             part = backend.slices(output, *checked(workload))
             errors[contender.key] = relative_error(part, references[contender.biases])
             warm_up(entrant, backend)
+            configured[contender.key] = contender.describe(sets[0])
         except Exception as error:  # whatever a contender throws is its result
             reasons[contender.key] = first_line(error)
             continue
@@ -190,46 +197,36 @@ def measure_workload(
     )
     hosts = {key: host_microseconds(entrant, backend) for key, entrant in entrants.items()}
     progress("")
-    results = [
-        result(
-            backend,
-            workload,
-            contender,
-            times.get(contender.key),
-            errors.get(contender.key),
-            hosts.get(contender.key),
-            reasons.get(contender.key, ""),
+    results = []
+    for contender in contenders:
+        key = contender.key
+        entry = Result(
+            str(workload),
+            contender.name,
+            contender.biases,
+            relative_error=errors.get(key),
+            configuration=configured.get(key, ""),
+            reason=reasons.get(key, ""),
         )
-        for contender in contenders
-    ]
+        results.append(
+            with_times(entry, workload, backend, times[key], hosts[key]) if key in times else entry
+        )
     facts = {"input_sets": count, "under_load": readings[0].result() if readings else {}}
     del sets, entrants
     gc.collect()
     return results, facts
 
 
-def result(
-    backend: Backend,
-    workload: Workload,
-    contender: Contender,
-    times: Times | None,
-    error: float | None,
-    host: float | None,
-    reason: str,
+def with_times(
+    entry: Result, workload: Workload, backend: Backend, times: Times, host: float
 ) -> Result:
-    if times is None:
-        return Result(str(workload), contender.name, contender.biases, error, reason=reason)
     facts = backend.facts
-    share = ex2_share(workload.scores, times.median, facts.multiprocessors, facts.clock_hz)
-    return Result(
-        str(workload),
-        contender.name,
-        contender.biases,
-        error,
-        times,
-        teraflops(workload.operations, times.median),
-        share,
-        host,
+    return replace(
+        entry,
+        milliseconds=times,
+        teraflops=teraflops(workload.operations, times.median),
+        ex2_share=ex2_share(workload.scores, times.median, facts.multiprocessors, facts.clock_hz),
+        host_microseconds=host,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,10 @@ def _nothing() -> None:
     pass
 
 
+def _nothing_to_say(inputs: Inputs) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Contender:
     """One implementation with one combination of biases."""
@@ -45,6 +49,8 @@ class Contender:
     """Why a workload is out of reach; empty where it is not."""
     start: Callable[[], None] = _nothing
     """Called before each workload."""
+    describe: Callable[[Inputs], str] = _nothing_to_say
+    """What it has configured for the inputs, in words."""
 
     @property
     def key(self) -> str:
@@ -55,26 +61,45 @@ class Contender:
         return self.name.startswith("cuevo")
 
 
-def cuevo_contenders(configurations: Mapping[str, Any]) -> list[Contender]:
-    """cuevo with each combination of biases, for each configuration (None: its own choice)."""
+def cuevo_contenders(changes: Mapping[str, Any]) -> list[Contender]:
+    """cuevo with each combination of biases, for each label's changes of its configuration."""
     import cuevo
 
     def prepare(biases: str, config: Any, inputs: Inputs) -> Call:
-        return partial(
-            cuevo.attention,
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            mask_bias=inputs.mask_bias if biases == "both" else None,
-            pair_bias=inputs.pair_bias if biases != "none" else None,
-            config=config,
-        )
+        return partial(cuevo.attention, **_arguments(inputs, biases), config=config)
 
     return [
-        Contender(f"cuevo {label}".strip(), biases, partial(prepare, biases, config))
-        for label, config in configurations.items()
+        Contender(
+            f"cuevo {label}".strip(),
+            biases,
+            partial(prepare, biases, config),
+            describe=partial(_chosen_configuration, biases, config),
+        )
+        for label, config in changes.items()
         for biases in BIASES
     ]
+
+
+def _arguments(inputs: Inputs, biases: str) -> dict[str, Any]:
+    arguments = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    if biases == "both":
+        arguments["mask_bias"] = inputs.mask_bias
+    if biases != "none":
+        arguments["pair_bias"] = inputs.pair_bias
+    return arguments
+
+
+def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
+    from cuevo.arrays import view
+    from cuevo.attention_problem import state_problem
+    from cuevo.kernels import evoformer_forward_sm80 as kernel
+    from cuevo.placement import architecture_of, executor_for
+
+    views = {name: view(array) for name, array in _arguments(inputs, biases).items()}
+    place = executor_for(None, list(views.values()))
+    chosen = kernel.choose(state_problem(**views), architecture_of(place))
+    values = asdict(replace(chosen, **changes) if changes else chosen)
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def import_peers() -> tuple[list[Contender], dict[str, str]]:

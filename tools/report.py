@@ -32,6 +32,7 @@ class Result:
     teraflops: float | None = None
     ex2_share: float | None = None
     host_microseconds: float | None = None
+    configuration: str = ""
     reason: str = ""
 
     @property
@@ -69,8 +70,13 @@ def print_table(workload: Workload, results: Sequence[Result], facts: dict[str, 
         shown.add_column(heading, justify="right", no_wrap=True)
     for entry in results:
         shown.add_row(*cells(entry, ours))
-    Console(highlight=False, markup=False, width=None if terminal else PIPE_WIDTH).print(shown)
+    screen = Console(highlight=False, markup=False, width=None if terminal else PIPE_WIDTH)
+    with screen.capture() as captured:
+        screen.print(shown)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip()))
     for entry in results:
+        if entry.configuration:
+            print(f"{entry.contender}, {entry.biases}: {entry.configuration}")
         if entry.reason:
             print(f"{entry.contender}, {entry.biases}: {entry.reason}")
         elif entry.is_wrong:

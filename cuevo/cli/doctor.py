@@ -19,8 +19,8 @@ from cuevo.cli.usage import (
     Subparsers,
     add_command,
     add_json_option,
-    console,
     print_json,
+    print_table,
     table,
 )
 from cuevo.errors import CuevoError, DeviceUnavailable
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     for check in checks:
         state = f"[{colours[check.state]}]{check.state}[/]"
         shown.add_row(check.subject, state, check.found, check.advice)
-    console().print(shown)
+    print_table(shown)
     if missing:
         print(f"Missing: {', '.join(check.subject for check in missing)}.")
         return EXIT_FAILED

@@ -17,14 +17,13 @@ from cuevo.cli.usage import (
     UsageError,
     add_command,
     add_json_option,
-    console,
     print_json,
+    print_table,
     table,
     unknown,
 )
 
 if TYPE_CHECKING:
-    from cuevo.assemble import Cubin
     from cuevo.template import RenderedKernel
 
 _SET_HELP = "a kernel parameter; `cuevo kernels` lists them; may be given several times"
@@ -133,8 +132,10 @@ def kernel_module(name: str) -> Any:
     return modules[name]
 
 
-def render_kernel(module: Any, words: list[str], architectures: Sequence[str]) -> RenderedKernel:
-    """A kernel with the settings `words` (`["head_dim=32"]`) and defaults elsewhere.
+def render_kernel(
+    module: Any, words: list[str], architectures: Sequence[str]
+) -> tuple[Any, RenderedKernel]:
+    """Configuration and text of a kernel: `words` (`["head_dim=32"]`), defaults elsewhere.
 
     Raises:
         UsageError: settings that are none of the kernel's.
@@ -148,7 +149,7 @@ def render_kernel(module: Any, words: list[str], architectures: Sequence[str]) -
         reasons = module.violations(config, architecture(arch))
         if reasons:
             raise ValueError(f"{config} cannot run on {arch}: {'; '.join(reasons)}.")
-    return render(module.NAME, module.values(config))
+    return config, render(module.NAME, module.values(config))
 
 
 def run_kernels(arguments: argparse.Namespace) -> int:
@@ -167,12 +168,13 @@ def run_kernels(arguments: argparse.Namespace) -> int:
         print_json(listed)
         return EXIT_OK
     for kernel in listed:
-        print(f"{kernel['name']}, {kernel['lowest_arch']} and later\n{kernel['summary']}\n")
+        print(f"{kernel['name']}, {kernel['lowest_arch']} and later: {kernel['summary']}")
         shown = table("parameter", "takes", "default", "meaning")
         for entry in kernel["parameters"]:
             default = "required" if "required" in entry else str(entry.get("default", ""))
             shown.add_row(entry["name"], entry["type"], default, entry["meaning"])
-        console().print(shown)
+        print_table(shown)
+        print()
     return EXIT_OK
 
 
@@ -183,7 +185,7 @@ def lowest_architecture(module: Any) -> str:
 def run_render(arguments: argparse.Namespace) -> int:
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)
-    rendered = render_kernel(module, arguments.settings, [arch])
+    _, rendered = render_kernel(module, arguments.settings, [arch])
     text = with_origins(rendered) if arguments.origin else rendered.text
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
@@ -211,30 +213,32 @@ def run_assemble(arguments: argparse.Namespace) -> int:
     architectures = list(dict.fromkeys(arguments.arch or [lowest_architecture(module)]))
     if arguments.output and len(architectures) > 1:
         raise UsageError("--output takes one cubin: give --arch once.")
-    rendered = render_kernel(module, arguments.settings, architectures)
+    config, rendered = render_kernel(module, arguments.settings, architectures)
     options: dict[str, Any] = {"cache": None} if arguments.no_cache else {}
     cubins = [assemble(rendered, arch, **options) for arch in architectures]
     if arguments.output:
         arguments.output.write_bytes(cubins[0].code)
+    reports = [
+        {
+            "kernel": rendered.describe(),
+            "arch": cubin.arch,
+            "threads": config.threads,
+            "dynamic_shared": config.shared_bytes,
+            **dataclasses.asdict(cubin.resources),
+            "cubin_bytes": len(cubin.code),
+            "assembler": cubin.assembler,
+        }
+        for cubin in cubins
+    ]
     if arguments.json:
-        print_json([{"kernel": rendered.describe(), **_report(cubin)} for cubin in cubins])
+        print_json(reports)
         return EXIT_OK
     print(rendered.describe())
-    reports = [_report(cubin) for cubin in cubins]
     shown = table("resource", *(cubin.arch for cubin in cubins))
     for column in shown.columns[1:]:
         column.justify = "right"
     for key in reports[0]:
-        if key != "arch":
+        if key not in ("kernel", "arch"):
             shown.add_row(key.replace("_", " "), *(str(report[key]) for report in reports))
-    console().print(shown)
+    print_table(shown)
     return EXIT_OK
-
-
-def _report(cubin: Cubin) -> dict[str, Any]:
-    return {
-        "arch": cubin.arch,
-        **dataclasses.asdict(cubin.resources),
-        "cubin_bytes": len(cubin.code),
-        "assembler": cubin.assembler,
-    }

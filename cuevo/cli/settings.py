@@ -42,22 +42,35 @@ def configuration(config_type: type[T], settings: Mapping[str, str]) -> T:
         settings: field name to text.
 
     Raises:
-        UsageError: a name that is no field, a text that is no value of the field's type, or a
-            field without a default that no setting names.
+        UsageError: as `read_values`, or for a field without a default that no setting names.
         ValueError: whatever the dataclass itself refuses.
     """
-    fields = {field.name: field for field in dataclasses.fields(_dataclass(config_type))}
-    kinds = typing.get_type_hints(config_type)
-    values: dict[str, Any] = {}
-    for name, text in settings.items():
-        if name not in fields:
-            raise unknown("parameter", name, fields)
-        values[name] = read_value(text, kinds[name], name)
-    missing = [name for name, field in fields.items() if name not in values and is_required(field)]
+    values = read_values(config_type, settings)
+    missing = [
+        field.name
+        for field in dataclasses.fields(_dataclass(config_type))
+        if field.name not in values and is_required(field)
+    ]
     if missing:
         words = " ".join(f"{name}=VALUE" for name in missing)
         raise UsageError(f"a value is needed for: {', '.join(missing)}. Add --set {words}.")
     return config_type(**values)
+
+
+def read_values(config_type: type[Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """The settings with each text read as a value of the field's type.
+
+    Raises:
+        UsageError: a name that is no field, or a text that is no value of the field's type.
+    """
+    kinds = typing.get_type_hints(config_type)
+    names = [field.name for field in dataclasses.fields(_dataclass(config_type))]
+    values = {}
+    for name, text in settings.items():
+        if name not in names:
+            raise unknown("parameter", name, names)
+        values[name] = read_value(text, kinds[name], name)
+    return values
 
 
 def read_value(text: str, kind: Any, name: str) -> Any:

@@ -79,5 +79,17 @@ def table(*headings: str, title: str | None = None) -> Table:
     return made
 
 
+def print_table(made: Table) -> None:
+    """Print a table without the blanks that rich pads its lines with."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(made)
+        return
+    with screen.capture() as captured:
+        screen.print(made)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    print("\n".join(line for line in lines if line))
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))

@@ -1,4 +1,6 @@
-"""Arithmetic of the tensor cores, bit for bit (SPEC section 4).
+"""Arithmetic of the tensor cores, bit for bit.
+
+Source: Xie et al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores", 2025.
 
 One block computes d = c + sum of a_i * b_i over L terms. Every product keeps the sum of its
 factors' exponents; all terms are aligned to the largest exponent and truncated to F fraction bits;
@@ -11,7 +13,6 @@ ends of its range; float64 takes over where they do not.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +21,6 @@ from cuevo.sim.aliases import AnyArray, AnyDType
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
-F32 = np.dtype(np.float32)
 
 # Exponent of a zero: below every other, also after another exponent is added to it. Half of it
 # tells.
@@ -49,28 +49,29 @@ def block(arch: int) -> Block:
     return Block(24, 8) if arch < 90 else Block(25, 16)
 
 
-@cache
-def _tables(name: str) -> tuple[AnyArray, AnyArray]:
-    """For each pattern of a 16-bit type: its value as float32, and its exponent."""
-    bits = np.arange(65536, dtype=np.uint16)
-    values = bits.view(F16 if name == "float16" else BF16).astype(np.float32)
-    fraction, bias = (10, 15) if name == "float16" else (7, 127)
-    field = (bits & 0x7FFF).astype(np.int16) >> fraction
+def _values(bits: AnyArray, dtype: AnyDType) -> AnyArray:
+    """Patterns of a 16-bit type as float32."""
+    if dtype == F16:
+        return bits.view(F16).astype(np.float32)
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
+
+
+def _exponents(bits: AnyArray, fraction: int, bias: int) -> AnyArray:
+    """Exponents (int16) of floating-point patterns with `fraction` fraction bits."""
+    magnitude = bits & bits.dtype.type(2 ** (bits.dtype.itemsize * 8 - 1) - 1)
+    field = (magnitude >> bits.dtype.type(fraction)).astype(np.int16, copy=False)
     # Subnormals keep the exponent of the smallest normal number, and a significand below 1.
-    exponents = np.maximum(field, 1) - np.int16(bias)
-    exponents[(bits & 0x7FFF) == 0] = _ZERO
-    exponents[field == (0x7FFF >> fraction)] = _NOT_FINITE
-    return values, exponents.astype(np.int16)
+    exponents: AnyArray = np.maximum(field, 1) - np.int16(bias)
+    np.copyto(exponents, _ZERO, where=magnitude == 0)
+    if int(field.max()) == 2 * bias + 1:
+        np.copyto(exponents, _NOT_FINITE, where=field == 2 * bias + 1)
+    return exponents
 
 
 def _accumulator_exponents(c: AnyArray) -> AnyArray:
     if c.dtype == F16:
-        return _tables("float16")[1].take(c.view(np.uint16))
-    field = (c.view(np.uint32) >> np.uint32(23)).astype(np.int16) & 0xFF
-    exponents: AnyArray = np.maximum(field, 1) - np.int16(127)
-    exponents[c == 0] = _ZERO
-    exponents[field == 255] = _NOT_FINITE
-    return exponents
+        return _exponents(c.view(np.uint16), 10, 15)
+    return _exponents(c.view(np.uint32), 23, 127)
 
 
 def multiply_accumulate(
@@ -81,9 +82,9 @@ def multiply_accumulate(
     `a` (M, K, warps) and `b` (K, N, warps) are uint16 patterns of `dtype` (float16 or bfloat16),
     `c` (M, N, warps) is float32 or float16, and so is the result.
     """
-    values, exponents = _tables(dtype.name)
-    ea, eb = exponents.take(a), exponents.take(b)
-    fa, fb = values.take(a), values.take(b)
+    fraction, bias = (10, 15) if dtype == F16 else (7, 127)
+    ea, eb = _exponents(a, fraction, bias), _exponents(b, fraction, bias)
+    fa, fb = _values(a, dtype), _values(b, dtype)
     finite = int(ea.max()) < _NOT_FINITE and int(eb.max()) < _NOT_FINITE
     depth = a.shape[1]
     for k in range(0, depth, arithmetic.terms):

@@ -75,6 +75,7 @@ def test_assemble_reports_what_the_assembler_says(capsys, rendered):
         assert report["kernel"] == rendered.describe()
         assert report["registers"] == cubin.resources.registers
         assert report["cubin_bytes"] == len(cubin.code)
+        assert report["dynamic_shared"] > 0
 
 
 def test_the_table_has_a_column_for_each_architecture(capsys):

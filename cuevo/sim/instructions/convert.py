@@ -136,7 +136,7 @@ def narrow_pair(b: Binder, m: Modifiers) -> Step:
     def compute(out: AnyArray) -> None:
         upper = halves.narrow(_prepared(high, m), name, mode).astype(np.uint32)
         lower = halves.narrow(_prepared(low, m), name, mode)
-        np.bitwise_or(np.left_shift(upper, 16, upper), lower, out)
+        np.bitwise_or(upper << np.uint32(16), lower, out)
 
     return b.alu(d, compute)
 

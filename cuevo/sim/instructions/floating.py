@@ -98,7 +98,7 @@ def extremum(b: Binder, m: Modifiers) -> Step:
     result = b.scratch("extremum", np.dtype(np.float32))
 
     def compute(out: AnyArray, x: AnyArray, y: AnyArray) -> None:
-        function(x, y, result)
+        function(x, y, out=result)
         zeros = (result == 0) & (x == y)
         if np.count_nonzero(zeros):
             bits = signs(x.view(np.uint32), y.view(np.uint32))

@@ -26,7 +26,7 @@ def binary(b: Binder, m: Modifiers) -> Step:
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     d = b.destination(b.operand(0), scalar)
     function = _BINARY[m["op"]]
-    return b.alu(d, lambda out: function(x, y, out))
+    return b.alu(d, lambda out: function(x, y, out=out))
 
 
 @form("<op:abs|neg><type:.s16|.s32|.s64>")
@@ -45,7 +45,8 @@ def _high_product(x: AnyArray, y: AnyArray) -> AnyArray:
     if bits < 64:
         wide = np.dtype(f"{x.dtype.kind}{x.dtype.itemsize * 2}")
         product: AnyArray = np.multiply(x, y, dtype=wide)
-        return (product >> wide.type(bits)).astype(x.dtype)
+        high: AnyArray = (product >> wide.type(bits)).astype(x.dtype)
+        return high
     # Schoolbook on 32-bit halves; a signed factor below zero is worth 2^64 less than its pattern.
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     ux, uy = x.view(np.uint64), y.view(np.uint64)

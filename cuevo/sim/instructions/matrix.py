@@ -114,7 +114,7 @@ def _matrix_of_halves(registers: list[AnyArray], fragment: Fragment, warps: int)
     """Patterns (rows, columns, warps) of the 16-bit elements that the registers hold."""
     matrix = np.empty((*fragment.shape, warps), np.uint16)
     for r, register in enumerate(registers):
-        halves = register.view(np.uint16).reshape(32, warps, 2)
+        halves = np.ascontiguousarray(register).view(np.uint16).reshape(32, warps, 2)
         for h in range(2):
             matrix[fragment.rows[:, r, h], fragment.columns[:, r, h]] = halves[..., h]
     return matrix
@@ -178,7 +178,7 @@ def mma(b: Binder, m: Modifiers) -> Step:
         count = machine.warps if warps is None else warps.size
 
         def taken(registers: list[AnyArray]) -> list[AnyArray]:
-            return registers if warps is None else [x[:, warps] for x in registers]
+            return registers if warps is None else [x.take(warps, axis=1) for x in registers]
 
         result = multiply_accumulate(
             _matrix_of_halves(taken(a), layout_a, count),

@@ -1,0 +1,180 @@
+"""cuevo.sim.instructions.matrix: ldmatrix, stmatrix, mma."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cuevo import layouts
+from cuevo.errors import SimulatorError
+from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
+
+pytestmark = pytest.mark.unit
+
+WARPS = 3
+
+# p = address of this lane's part of p0, `each` bytes a lane; n = number of the thread in the grid.
+PROLOGUE = """
+.reg .b64 p; .reg .b32 n, x, lane; .extern .shared .align 16 .b8 smem[];
+mov.u32 lane, %laneid; mov.u32 n, %ctaid.x; mov.u32 x, %tid.x; mad.lo.u32 n, n, 32, x;
+"""
+
+
+def registers(name: str, count: int) -> str:
+    return "{" + ", ".join(f"{name}{i}" for i in range(count)) + "}"
+
+
+def loads(parameter: int, name: str, count: int) -> str:
+    lines = [f"ld.param.u64 p, [p{parameter}]; mad.wide.u32 p, n, {4 * count}, p;"]
+    lines += [f"ld.global.b32 {name}{i}, [p+{4 * i}];" for i in range(count)]
+    return "\n".join(lines)
+
+
+def stores(parameter: int, name: str, count: int) -> str:
+    lines = [f"ld.param.u64 p, [p{parameter}]; mad.wide.u32 p, n, {4 * count}, p;"]
+    lines += [f"st.global.b32 [p+{4 * i}], {name}{i};" for i in range(count)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ldmatrix(run_kernel: Any, numbers: Any, count: int, trans: str) -> None:
+    # A block's 32 rows of 8 halves, in an order of their own in shared memory.
+    rows = numbers.rng.integers(0, 65536, (WARPS, 32, 8)).astype(np.uint16)
+    place = numbers.rng.permutation(32).astype(np.uint32)
+    out = np.zeros((WARPS, 32, count), np.uint32)
+    # Lanes without a row of their own have an address that nobody may use.
+    body = f"""
+    {PROLOGUE} .reg .b32 w<4>, r<{count}>, at; .reg .b64 q; .reg .pred none;
+    ld.param.u64 p, [p0]; mad.wide.u32 p, n, 16, p; ld.global.v4.b32 {{w0, w1, w2, w3}}, [p];
+    ld.param.u64 q, [p1]; mad.wide.u32 q, lane, 4, q; ld.global.b32 at, [q];
+    mov.u32 x, smem; mad.lo.u32 at, at, 16, x;
+    st.shared.v4.b32 [at], {{w0, w1, w2, w3}};
+    setp.ge.u32 none, lane, {8 * count}; @none mov.b32 at, 3;
+    ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {registers("r", count)}, [at];
+    {stores(2, "r", count)} ret;
+    """
+    run_kernel(body, rows, place, out, grid=WARPS, shared=512)
+    fragment = layouts.LDMATRIX_TRANS if trans else layouts.LDMATRIX
+    for w in range(WARPS):
+        for i in range(count):
+            matrix = rows[w, 8 * i : 8 * i + 8]
+            expected = fragment.gather(matrix)[:, 0, :].copy().view(np.uint32)[:, 0]
+            np.testing.assert_array_equal(out[w, :, i], expected)
+
+
+@pytest.mark.parametrize("trans", ["", ".trans"])
+def test_stmatrix_is_the_inverse_of_ldmatrix(run_kernel: Any, numbers: Any, trans: str) -> None:
+    given = numbers.rng.integers(0, 2**32, (WARPS, 32, 4)).astype(np.uint32)
+    out = np.zeros_like(given)
+    body = f"""
+    {PROLOGUE} .reg .b32 r<4>, s<4>, at; {loads(0, "r", 4)}
+    mov.u32 x, smem; mad.lo.u32 at, lane, 16, x;
+    stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [at], {registers("r", 4)};
+    ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {registers("s", 4)}, [at];
+    {stores(1, "s", 4)} ret;
+    """
+    run_kernel(body, given, out, grid=WARPS, shared=512, arch="sm_90")
+    np.testing.assert_array_equal(out, given)
+
+
+def packed(fragment: layouts.Fragment, matrices: Any) -> Any:
+    """Matrices (warps, rows, columns) as what the lanes hold: (warps, 32, registers) of 32 bits."""
+    elements = np.stack([fragment.gather(matrix) for matrix in matrices])
+    return np.ascontiguousarray(elements).view(np.uint32).reshape(len(matrices), 32, -1)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("name", "accumulator"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")])
+@pytest.mark.parametrize("depth", [8, 16])
+def test_mma(
+    run_kernel: Any, numbers: Any, depth: int, name: str, accumulator: str, arch: str
+) -> None:
+    dtype = np.float16 if name == "f16" else ml_dtypes.bfloat16
+    rng = numbers.rng
+    a, b = (rng.standard_normal((WARPS, *s)).astype(dtype) for s in ((16, depth), (depth, 8)))
+    c = rng.standard_normal((WARPS, 16, 8)).astype(
+        np.float32 if accumulator == "f32" else np.float16
+    )
+    of_a, of_b = {
+        8: (layouts.MMA_M16N8K8_A, layouts.MMA_M16N8K8_B),
+        16: (layouts.MMA_M16N8K16_A, layouts.MMA_M16N8K16_B),
+    }[depth]
+    of_c = layouts.MMA_M16N8_F32 if accumulator == "f32" else layouts.MMA_M16N8_F16
+    count = of_c.registers
+    inputs = packed(of_a, a), packed(of_b, b), packed(of_c, c)
+    out = np.zeros((WARPS, 32, count), np.uint32)
+    kind = f"{accumulator}.{name}.{name}.{accumulator}"
+    body = f"""
+    {PROLOGUE} .reg .b32 a<4>, b<2>, c<4>;
+    {loads(0, "a", of_a.registers)} {loads(1, "b", of_b.registers)} {loads(2, "c", count)}
+    mma.sync.aligned.m16n8k{depth}.row.col.{kind} {registers("c", count)},
+        {registers("a", of_a.registers)}, {registers("b", of_b.registers)}, {registers("c", count)};
+    {stores(3, "c", count)} ret;
+    """
+    run_kernel(body, *inputs, out, grid=WARPS, arch=arch)
+    patterns = (np.ascontiguousarray(np.moveaxis(x, 0, -1)).view(np.uint16) for x in (a, b))
+    result = multiply_accumulate(
+        *patterns,
+        np.moveaxis(c, 0, -1).copy(),
+        F16 if name == "f16" else BF16,
+        block(int(arch[3:])),
+    )
+    np.testing.assert_array_equal(out, packed(of_c, np.moveaxis(result, -1, 0)))
+    exact = np.einsum("wik,wkj->wij", a.astype(float), b.astype(float)) + c
+    np.testing.assert_allclose(np.moveaxis(result, -1, 0), exact, rtol=2e-3, atol=2e-2)
+
+
+def test_mma_in_some_warps_only(run_kernel: Any) -> None:
+    out = np.zeros((4, 32), np.float32)
+    body = f"""
+    {PROLOGUE} .reg .b32 a, one; .reg .f32 c<4>; .reg .pred odd;
+    mov.b32 one, 0x3f803f80;
+    mov.f32 c0, 0f00000000; mov.f32 c1, c0; mov.f32 c2, c0; mov.f32 c3, c0;
+    mov.u32 x, %warpid; and.b32 x, x, 1; setp.ne.u32 odd, x, 0; @odd bra.uni JOIN;
+    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {registers("c", 4)}, {{one, one}}, {{one}}, {registers("c", 4)};
+    JOIN: ld.param.u64 p, [p0]; mad.wide.u32 p, n, 4, p; st.global.f32 [p], c0; ret;
+    """
+    run_kernel(body, out, block=128)
+    assert (out[::2] == 8).all() and (out[1::2] == 0).all()
+
+
+MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {c,c,c,c}, {a,a}, {a}, {c,c,c,c};"
+LDMATRIX = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {a}, [x];"
+
+
+@pytest.mark.parametrize("instruction", [MMA, LDMATRIX])
+def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction: str) -> None:
+    start = f"{PROLOGUE} .reg .b32 a; .reg .f32 c; .reg .pred some; mov.b32 a, 0; mov.f32 c, 0f00000000;"
+    start += "mov.u32 x, smem; st.shared.v4.b32 [x], {a, a, a, a}; setp.lt.u32 some, lane, 7;"
+    message = "aligned instruction is run by 7 of the 32 lanes"
+    with pytest.raises(SimulatorError, match=message):
+        run_kernel(f"{start} @some {instruction} ret;", np.zeros(1), shared=256)
+    with pytest.raises(SimulatorError, match="by 25 of the 32 lanes"):
+        run_kernel(f"{start} @some ret; {instruction} ret;", np.zeros(1), shared=256)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "arch", "message"),
+    [
+        (MMA, "sm_75", "needs sm_80"),
+        (LDMATRIX, "sm_70", "needs sm_75"),
+        ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [x], {a};", "sm_80", "needs sm_90"),
+        ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {a}, [x];", "sm_80", "needs 2 registers"),
+        (MMA.replace("{a,a}", "{a,1}"), "sm_80", "must be registers"),
+        (MMA.replace("m16n8k8", "m16n8k4"), "sm_80", "does not know"),
+        (MMA.replace("row.col", "col.row"), "sm_80", "does not know"),
+    ],
+)
+def test_what_is_refused_at_load(
+    run_kernel: Any, instruction: str, arch: str, message: str
+) -> None:
+    with pytest.raises(SimulatorError, match=message):
+        run_kernel(f".reg .b32 a, x; .reg .f32 c; {instruction}", arch=arch)
+
+
+def test_rows_of_ldmatrix_are_aligned(run_kernel: Any) -> None:
+    body = f"{PROLOGUE} .reg .b32 a; mov.u32 x, smem; add.u32 x, x, 8; {LDMATRIX} ret;"
+    with pytest.raises(SimulatorError, match="misaligned shared access"):
+        run_kernel(body, np.zeros(1), shared=64)

@@ -1,0 +1,183 @@
+"""cuevo.sim.instructions.memory: loads, stores, parameters, atomics."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.errors import SimulatorError
+from cuevo.sim import SimExecutor
+
+pytestmark = pytest.mark.unit
+
+START = """
+.reg .b64 p, q; .reg .b32 n, x; .extern .shared .align 16 .b8 smem[];
+mov.u32 n, %tid.x; mov.u32 x, %ctaid.x; mad.lo.u32 n, x, 32, n;
+ld.param.u64 p, [p0]; ld.param.u64 q, [p1];
+"""
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize("vector", ["", ".v2", ".v4"])
+@pytest.mark.parametrize("scalar", ["b8", "u8", "b16", "u16", "b32", "f32", "b64", "f64"])
+def test_copies(run_kernel: Any, numbers: Any, scalar: str, vector: str, space: str) -> None:
+    bits, count = int(scalar[1:]), int(vector[2:] or 1)
+    size = bits // 8 * count
+    if size > 16:
+        with pytest.raises(SimulatorError, match="an access of 32 bytes; 16 is the most"):
+            run_kernel(f".reg .b64 p, r<4>; ld.{space}.v4.{scalar} {{r0, r1, r2, r3}}, [p];")
+        return
+    data = numbers.rng.integers(0, 256, (64, size)).astype(np.uint8)
+    out = np.zeros_like(data)
+    listed = "{" + ", ".join(f"r{i}" for i in range(count)) + "}" if vector else "r0"
+    through = f"""
+    mov.u32 x, smem; and.b32 n, n, 31; mad.lo.u32 x, n, {size}, x;
+    st.shared{vector}.{scalar} [x], {listed}; ld.shared{vector}.{scalar} {listed}, [x];
+    """
+    body = f"""
+    {START} .reg .b{max(bits, 16)} r<{count}>;
+    mad.wide.u32 p, n, {size}, p; mad.wide.u32 q, n, {size}, q;
+    ld.global{vector}.{scalar} {listed}, [p]; {through if space == "shared" else ""}
+    st.global{vector}.{scalar} [q], {listed}; ret;
+    """
+    run_kernel(body, data, out, grid=2, shared=512)
+    np.testing.assert_array_equal(out, data)
+
+
+def test_extension_into_wider_registers(run_elementwise: Any, run_kernel: Any) -> None:
+    data = np.array([0x80, 0xFF, 0x7F, 0x01] * 16, np.uint8)
+    out = np.zeros((32, 4), np.uint64)
+    body = f"""
+    {START} .reg .b32 a, b; .reg .b64 c, d; .reg .b16 low;
+    mad.wide.u32 p, n, 2, p; mad.wide.u32 q, n, 32, q;
+    ld.global.s8 a, [p]; ld.global.u8 b, [p]; ld.global.s16 c, [p]; ld.global.u16 d, [p];
+    cvt.s64.s32 p, a; st.global.b64 [q], p; cvt.u64.u32 p, b; st.global.b64 [q+8], p;
+    st.global.b64 [q+16], c; st.global.b64 [q+24], d; st.global.b8 [q+25], a; ret;
+    """
+    run_kernel(body, data, out)
+    signed, unsigned = data.view(np.int8)[::2].astype(np.int64), data[::2].astype(np.uint64)
+    np.testing.assert_array_equal(out[:, 0].view(np.int64), signed)
+    np.testing.assert_array_equal(out[:, 1], unsigned)
+    np.testing.assert_array_equal(out[:, 2].view(np.int64), data.view(np.int16).astype(np.int64))
+    low = data.view(np.uint16).astype(np.uint64)
+    np.testing.assert_array_equal(out[:, 3], (low & np.uint64(0xFF)) | unsigned << np.uint64(8))
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    [
+        "ld.global.nc.b32",
+        "ld.global.nc.L1::no_allocate.L2::128B.b32",
+        "ld.global.cg.b32",
+        "ld.volatile.global.b32",
+        "ld.relaxed.gpu.global.b32",
+        "ld.acquire.gpu.global.L1::evict_last.b32",
+        "ld.weak.global.L2::256B.f32",
+    ],
+)
+def test_hints_change_nothing(run_kernel: Any, opcode: str) -> None:
+    data, out = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
+    body = f"""
+    {START} mad.wide.u32 p, n, 4, p; mad.wide.u32 q, n, 4, q;
+    prefetch.global.L2 [p+100000]; prefetch.global.L1 [p]; prefetchu.L1 [p];
+    {opcode} x, [p]; st.global.cs.L1::evict_first.u32 [q], x; st.release.gpu.global.u32 [q], x; ret;
+    """
+    run_kernel(body, data, out)
+    np.testing.assert_array_equal(out, data)
+
+
+PARAMETERS = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry test(.param .u64 out, .param .align 8 .b8 block[24], .param .u16 last)
+{
+    .reg .b64 p, d, a; .reg .b32 n, x; .reg .b16 h; .reg .f32 f;
+    ld.param.u64 p, [out];
+    ld.param.b64 d, [block+16]; st.global.b64 [p], d;
+    ld.param.f32 f, [block+4]; st.global.f32 [p+8], f;
+    ld.param.u16 h, [last]; cvt.u32.u16 x, h; st.global.b32 [p+12], x;
+    ld.param.v2.b32 {n, x}, [block+8]; st.global.v2.b32 [p+16], {n, x};
+    mov.u64 a, block; ld.param.b32 x, [a+12]; st.global.b32 [p+24], x;
+    ret;
+}
+"""
+
+
+def test_parameters(run_kernel: Any) -> None:
+    out = np.zeros(7, np.uint32)
+
+    class Out:
+        pointer, extent, readonly = out.ctypes.data, (out.ctypes.data, out.ctypes.data + 28), False
+
+    packed = struct.pack("<QIfIIQH", out.ctypes.data, 5, 1.5, 7, 8, 2**40 + 3, 9)
+    kernel = SimExecutor().load_text("test", PARAMETERS)
+    kernel.launch((1, 1, 1), (1, 1, 1), 0, packed, buffers=[Out()])
+    one_and_half = int(np.float32(1.5).view(np.uint32))
+    assert out.tolist() == [3, 2**8, one_and_half, 9, 7, 8, 8]
+
+
+@pytest.mark.parametrize("offset", [20, -4, 2])
+def test_parameters_outside_of_the_block(offset: int) -> None:
+    text = PARAMETERS.replace("[block+16]", f"[block+{offset}]")
+    with pytest.raises(SimulatorError, match="of the parameter block, which has 24 bytes"):
+        SimExecutor().load_text("test", text)
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+def test_atomic_additions_return_what_they_found(run_kernel: Any, space: str) -> None:
+    total, found = np.zeros(2, np.uint32), np.zeros(64, np.uint32)
+    place = "[x]" if space == "shared" else "[p]"
+    body = f"""
+    {START} .reg .b32 old, zero; .reg .pred first;
+    mov.u32 x, smem; mov.b32 zero, 0; mov.u32 old, %tid.x; setp.eq.u32 first, old, 0;
+    @first st.shared.u32 [x], zero; bar.sync 0;
+    atom.{space}.add.u32 old, {place}, 2; mad.wide.u32 q, n, 4, q; st.global.u32 [q], old;
+    @first red.{space}.max.u32 {place}, 1000;
+    @first atom.{space}.exch.b32 old, {place}, 5; @first st.global.u32 [q], old; ret;
+    """
+    run_kernel(body, total, found, grid=2, shared=16)
+    assert found[0] == 1000
+    if space == "global":
+        # The lanes of the first block come first.
+        assert found[1:32].tolist() == list(range(2, 64, 2)) and total[0] == 5
+        assert found[33:].tolist() == list(range(66, 128, 2))
+    else:
+        assert found[33:].tolist() == list(range(2, 64, 2))
+
+
+def test_reductions_in_order(run_kernel: Any, numbers: Any) -> None:
+    values = numbers.rng.standard_normal(128).astype(np.float32)
+    total = np.zeros(3, np.float32)
+    body = f"""
+    {START} .reg .f32 f; .reg .b32 s; mad.wide.u32 p, n, 4, p; ld.global.f32 f, [p];
+    rem.u32 s, n, 3; mad.wide.u32 q, s, 4, q; red.relaxed.gpu.global.add.f32 [q], f; ret;
+    """
+    run_kernel(body, values, total, grid=4)
+    expected = np.zeros(3, np.float32)
+    for i, value in enumerate(values):
+        expected[i % 3] += value
+    np.testing.assert_array_equal(total, expected)
+
+
+def test_a_guard_protects_bad_addresses(run_kernel: Any) -> None:
+    data, out = np.arange(20, dtype=np.uint32), np.zeros(32, np.uint32)
+    body = f"""
+    {START} .reg .pred in; mad.wide.u32 p, n, 4, p; mad.wide.u32 q, n, 4, q; mov.b32 x, 99;
+    setp.lt.u32 in, n, 20; @in ld.global.u32 x, [p]; st.global.u32 [q], x;
+    @in st.global.u32 [p], 7; ret;
+    """
+    run_kernel(body, data, out)
+    assert out.tolist() == [*range(20), *[99] * 12] and (data == 7).all()
+
+
+def test_addresses_of_32_bits_are_not_global(run_kernel: Any) -> None:
+    with pytest.raises(SimulatorError, match="x is no 64-bit address"):
+        run_kernel(".reg .b32 x; ld.global.b32 x, [x];")
+
+
+@pytest.mark.parametrize("opcode", ["ld.local.b32", "ld.b32", "ld.global.v3.b32", "ld.const.b32"])
+def test_what_is_not_known(run_kernel: Any, opcode: str) -> None:
+    with pytest.raises(SimulatorError, match=f"does not know the instruction {opcode}"):
+        run_kernel(f".reg .b64 p; .reg .b32 x; {opcode} x, [p];")

@@ -1,0 +1,211 @@
+"""cuevo.sim.tensor_core against a slow model of the same definition in exact fractions."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.sim.tensor_core import BF16, F16, Block, block, multiply_accumulate, round_toward_zero
+
+pytestmark = pytest.mark.unit
+
+ARCHITECTURES = (70, 75, 80, 90)
+WARPS = 2
+M, N, K = 16, 8, 16
+SUBNORMAL = {"float16": -14, "bfloat16": -126, "float32": -126}
+NAN = float("nan")
+
+
+def exponent(x: float, lowest: int) -> int:
+    """Exponent of a finite number that is not zero; that of subnormals is the lowest one."""
+    return max(math.frexp(x)[1] - 1, lowest)
+
+
+def one_block(
+    a: list[float], b: list[float], c: float, fraction: int, dtype: str, out: str
+) -> float:
+    """c + sum of a_i * b_i, in Python's integers and fractions."""
+    terms = [*(x * y for x, y in zip(a, b, strict=True)), c]
+    special = [t for t in terms if not math.isfinite(t)]
+    if special:
+        return special[0] if len(set(special)) == 1 and not math.isnan(special[0]) else NAN
+    exact = [
+        (exponent(x, SUBNORMAL[dtype]) + exponent(y, SUBNORMAL[dtype]), Fraction(x) * Fraction(y))
+        for x, y in zip(a, b, strict=True)
+        if x and y
+    ]
+    if c:
+        exact.append((exponent(c, SUBNORMAL[out]), Fraction(c)))
+    largest = max((e for e, _ in exact), default=0)
+    unit = Fraction(2) ** (largest - fraction)
+    # int() truncates toward zero.
+    total = sum(int(value / unit) for _, value in exact) * unit
+    return rounded(total, out)
+
+
+def rounded(value: Fraction, out: str) -> float:
+    if value == 0:
+        return 0.0
+    if out == "float16":
+        # A float64 holds the sum: the conversion rounds once, to nearest even.
+        with np.errstate(over="ignore"):
+            return float(np.float16(float(value)))
+    size = abs(value)
+    e = size.numerator.bit_length() - size.denominator.bit_length()
+    e -= Fraction(2) ** e > size
+    unit = Fraction(2) ** (max(e, -126) - 23)
+    size = size // unit * unit
+    return math.copysign(math.inf if size >= Fraction(2) ** 128 else float(size), value)
+
+
+def model(a: Any, b: Any, c: Any, arithmetic: Block, dtype: str) -> Any:
+    out = np.empty_like(c)
+    for i, j, w in np.ndindex(c.shape):
+        row, column, total = a[i, :, w].tolist(), b[:, j, w].tolist(), float(c[i, j, w])
+        for k in range(0, len(row), arithmetic.terms):
+            part = slice(k, k + arithmetic.terms)
+            args = (row[part], column[part], total, arithmetic.fraction_bits, dtype, c.dtype.name)
+            total = one_block(*args)
+        out[i, j, w] = total
+    return out
+
+
+def compare(a: Any, b: Any, c: Any, dtype: Any, arch: int) -> None:
+    """`a` and `b` hold numbers of `dtype`."""
+    with np.errstate(all="ignore"):
+        result = multiply_accumulate(a.view(np.uint16), b.view(np.uint16), c, dtype, block(arch))
+        wide = a.astype(np.float64), b.astype(np.float64)
+    expected = model(*wide, c, block(arch), dtype.name)
+    bits = np.uint16 if c.dtype == np.float16 else np.uint32
+    canonical = bits(0x7FFF if c.dtype == np.float16 else 0x7FFFFFFF)
+    wanted = np.where(np.isnan(expected), canonical, expected.view(bits))
+    wrong = np.argwhere(result.view(bits) != wanted)
+    if wrong.size:
+        i, j, w = wrong[0]
+        raise AssertionError(
+            f"{len(wrong)} of {c.size} wrong, first at row {i}, column {j}: {result[i, j, w]!r}, "
+            f"not {expected[i, j, w]!r}; a {a[i, :, w]}, b {b[:, j, w]}, c {c[i, j, w]!r}"
+        )
+
+
+FILLS = ("normal", "wide", "patterns", "tiny", "cancelling", "sparse", "special")
+
+
+def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    spread = 12 if dtype == F16 else 60
+    match kind:
+        case "normal":
+            x = rng.standard_normal(shape)
+        case "wide":
+            x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread, shape)
+        case "patterns" | "special":
+            x = rng.integers(0, 65536, shape).astype(np.uint16).view(dtype)
+            wanted = np.isfinite(x.astype(np.float32))
+            if kind == "special":
+                wanted |= rng.random(shape) < 0.05
+            return np.where(wanted, x, dtype.type(1)).astype(dtype)
+        case "tiny":
+            # Subnormals, and sums around the smallest float32.
+            lowest = -24 if dtype == F16 else -133
+            x = rng.integers(-8, 9, shape) * 2.0 ** rng.integers(lowest, lowest + 60, shape) / 8
+        case "cancelling":
+            x = rng.choice([-1, 1], shape) * (1 + rng.integers(0, 3, shape) / 128)
+        case _:
+            x = np.where(rng.random(shape) < 0.8, 0.0, rng.standard_normal(shape))
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kind", FILLS)
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
+def test_fp32_accumulators(dtype: Any, kind: str, arch: int) -> None:
+    rng = np.random.default_rng(arch)
+    a, b = fill(rng, kind, (M, K, WARPS), dtype), fill(rng, kind, (K, N, WARPS), dtype)
+    c = (rng.standard_normal((M, N, WARPS)) * 2.0 ** rng.integers(-20, 20, (M, N, WARPS))).astype(
+        np.float32
+    )
+    if kind in ("patterns", "special"):
+        c = rng.integers(0, 2**32, c.shape, dtype=np.uint32).view(np.float32)
+        c = np.where(np.isfinite(c) | (kind == "special"), c, np.float32(1))
+    elif kind == "tiny":
+        c = (rng.integers(-3, 4, c.shape) * 2.0 ** rng.integers(-149, -100, c.shape)).astype(
+            np.float32
+        )
+    elif kind in ("cancelling", "sparse"):
+        c = np.round(c / 8) * (rng.random(c.shape) < 0.5).astype(np.float32)
+    compare(a, b, c, dtype, arch)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kind", FILLS)
+def test_fp16_accumulators(kind: str, arch: int) -> None:
+    rng = np.random.default_rng(arch)
+    a, b = fill(rng, kind, (M, K, WARPS), F16), fill(rng, kind, (K, N, WARPS), F16)
+    compare(a, b, fill(rng, kind, (M, N, WARPS), F16), F16, arch)
+
+
+def single(terms: list[tuple[float, float]], c: float, arch: int, dtype: Any = BF16) -> np.float32:
+    """One element of the result."""
+    a, b = np.zeros((1, K, 1), dtype), np.zeros((K, 1, 1), dtype)
+    for k, (x, y) in enumerate(terms):
+        a[0, k, 0], b[k, 0, 0] = x, y
+    with np.errstate(all="ignore"):
+        result = multiply_accumulate(
+            a.view(np.uint16),
+            b.view(np.uint16),
+            np.full((1, 1, 1), c, np.float32),
+            dtype,
+            block(arch),
+        )
+    return np.float32(result[0, 0, 0])
+
+
+def test_fraction_bits_of_the_architectures() -> None:
+    # 1 - 1 + 2^-e survives the alignment while e is at most F.
+    for arch, kept in ((70, 23), (75, 24), (80, 24), (86, 24), (89, 24), (90, 25), (100, 25)):
+        for e in (23, 24, 25, 26):
+            found = single([(1, 1), (1, 2.0**-e)], -1, arch)
+            assert found == (2.0**-e if e <= kept else 0), (arch, e)
+
+
+def test_terms_of_a_block() -> None:
+    # Within a block the small term is lost beside the large one; after it the large one has gone.
+    for arch, terms in ((70, 4), (80, 8), (90, 16)):
+        for position in range(1, K):
+            pairs = [(2.0**30, 1), *[(0, 0)] * (position - 1), (1, 2.0**-10)]
+            in_first_block = single(pairs, -(2.0**30), arch) == 0
+            assert in_first_block == (position < terms), (arch, position)
+
+
+def test_rounding_is_toward_zero() -> None:
+    assert single([(1, 2.0**-24)], 1, 80) == 1
+    assert single([(1, -(2.0**-24))], 1, 80) == np.float32(1 - 2.0**-24)
+    assert single([(1, 2.0**-24), (1, 2.0**-24)], 1, 80) == np.float32(1 + 2.0**-23)
+    assert single([(-1, 2.0**-24)] * 3, -1, 80) == np.float32(-1 - 2.0**-23)
+
+
+def test_overflow_zero_and_specials() -> None:
+    huge = 2.0**127
+    assert single([(huge, 1), (huge, 1)], 0, 80) == np.inf
+    assert single([(-huge, 2)], 0, 80) == -np.inf
+    assert single([(huge, 1), (huge, 1), (-huge, 1)], 0, 80) == huge
+    zero = single([(1, 1), (-1, 1)], -0.0, 80)
+    assert zero == 0 and not np.signbit(zero)
+    assert not np.signbit(single([], -0.0, 80))
+    for terms, c in (([(np.inf, 0)], 0.0), ([(np.inf, 1)], -np.inf), ([(np.nan, 0)], 0.0)):
+        assert single(terms, c, 80).view(np.uint32) == 0x7FFFFFFF
+    assert single([(np.inf, -2), (5, 5)], 1, 80) == -np.inf
+    # What is not reached stays exact: an infinity in c alone, in a chained block.
+    assert single([(1, 1)] * 16, np.inf, 80) == np.inf
+
+
+def test_round_toward_zero() -> None:
+    x = np.array(
+        [1 + 2.0**-24, -1 - 2.0**-24, 2.0**-149 * 1.9, -(2.0**-150), 3.5e38, 2.0**128 - 2.0**100]
+    )
+    expected = [1, -1, 2.0**-149, -0.0, np.inf, float(np.finfo(np.float32).max)]
+    with np.errstate(all="ignore"):
+        assert round_toward_zero(x).tolist() == expected
