@@ -116,7 +116,8 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
     if assembler.is_driver:
         # It takes no options for ptxas, but reports the same. Unlike nvJitLink it needs a context.
         options.verbose = True
-        if not int(driver.cuCtxGetCurrent()[1]):
+        status, current = driver.cuCtxGetCurrent()
+        if status or not int(current):  # no context, or a driver that nobody has started
             Device().set_current()
     else:
         options.ptxas_options = list(_PTXAS_OPTIONS)

@@ -6,7 +6,7 @@ launch geometry and its parameter block, in which only the addresses are new.
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,22 +70,20 @@ def attention(
     >>> attention(q, k, v, device="sim").shape
     (1, 2, 16, 1, 8)
     """
-    handle = None if stream is None else resolve_stream(stream)
-    given = {"q": q, "k": k, "v": v, "mask_bias": mask_bias, "pair_bias": pair_bias, "out": out}
-    views = {name: view(x, name=name, stream=handle) for name, x in given.items() if x is not None}
-    if handle is None:
-        handle = resolve_stream(None, views.values())
-        if handle != LEGACY_DEFAULT:
-            views = {name: view(given[name], name=name, stream=handle) for name in views}
+    handle = resolve_stream(stream, (q, k, v, mask_bias, pair_bias, out))
     operands = _Operands(
-        views["q"],
-        views["k"],
-        views["v"],
-        views.get("mask_bias"),
-        views.get("pair_bias"),
-        views.get("out"),
+        view(q, name="q", stream=handle),
+        view(k, name="k", stream=handle),
+        view(v, name="v", stream=handle),
+        None if mask_bias is None else view(mask_bias, name="mask_bias", stream=handle),
+        None if pair_bias is None else view(pair_bias, name="pair_bias", stream=handle),
+        None if out is None else view(out, name="out", stream=handle),
     )
-    plan = _plan(operands, scale, device, config)
+    settings = tuple(config.items()) if isinstance(config, Mapping) else config
+    key = (operands.key(), scale, device, settings)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _keep_plan(key, _make_plan(operands, scale, device, config))
     result, lse = plan.run(operands, handle, stream, return_lse)
     if result is None:
         result = out
@@ -136,19 +134,10 @@ class _Operands:
 _plans: dict[tuple[object, ...], "_Plan"] = {}
 
 
-def _plan(
-    operands: _Operands,
-    scale: float | None,
-    device: object,
-    config: forward.Config | Mapping[str, object] | None,
-) -> "_Plan":
-    settings = tuple(config.items()) if isinstance(config, Mapping) else config
-    key = (operands.key(), scale, device, settings)
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _PLANS_KEPT:
-            _plans.clear()
-        plan = _plans[key] = _make_plan(operands, scale, device, config)
+def _keep_plan(key: tuple[object, ...], plan: "_Plan") -> "_Plan":
+    if len(_plans) >= _PLANS_KEPT:
+        _plans.clear()
+    _plans[key] = plan
     return plan
 
 
@@ -243,9 +232,15 @@ class _Launch:
         lse: ArrayView | None,
         constants: bytes,
         stream: int,
+        buffers: Sequence[ArrayView] = (),
     ) -> None:
-        q, k, v, mask, pair = operands.inputs()
-        assert q is not None and k is not None and v is not None
+        q, k, v, mask, pair = (
+            operands.q,
+            operands.k,
+            operands.v,
+            operands.mask_bias,
+            operands.pair_bias,
+        )
         pointers = _POINTERS.pack(
             q.pointer,
             k.pointer,
@@ -255,7 +250,6 @@ class _Launch:
             out.pointer,
             0 if lse is None else lse.pointer,
         )
-        buffers = [x for x in (q, k, v, mask, pair, out, lse) if x is not None]
         self.kernel.launch(
             self.grid,
             self.block,
@@ -298,7 +292,8 @@ class _Plan:
             # Marked read-only, so that the executor reports a kernel that writes to its inputs.
             inputs = operands.mapped(lambda x: replace(x, readonly=True))
             log_sums = None if lse is None else view(lse)
-            self.launch(inputs, out, log_sums, self.launch.constants, LEGACY_DEFAULT)
+            buffers = [x for x in (*inputs.inputs(), out, log_sums) if x is not None]
+            self.launch(inputs, out, log_sums, self.launch.constants, LEGACY_DEFAULT, buffers)
         return result, lse
 
     def _run_on_copies(

@@ -80,7 +80,7 @@ def state_problem(
 def check_scale(scale: float | None, head_dim: int) -> float:
     """`scale` as a float, ``1 / sqrt(D)`` where it is None; TypeError or ValueError for what cannot be one."""
     if scale is None:
-        return float(head_dim) ** -0.5
+        return 1.0 / math.sqrt(head_dim)
     if not isinstance(scale, numbers.Real):
         raise TypeError(f"scale: expected a real number; got {type(scale).__name__}")
     if not math.isfinite(scale) or abs(scale) > 2.0**64:

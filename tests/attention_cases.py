@@ -126,6 +126,12 @@ class Strided:
         self.offset = offset
         self.array: np.ndarray = np.ndarray(shape, dtype, memory, offset, strides)
 
+    def narrowed(self, index: object) -> "Strided":
+        """A part of the array, in the same memory."""
+        part = self.array[index]
+        offset = self.offset + part.ctypes.data - self.array.ctypes.data
+        return Strided(self.memory, offset, part.shape, part.strides, part.dtype)
+
     def outside(self, memory: np.ndarray | None = None) -> np.ndarray:
         """The bytes of `memory` (its own by default) that are no element's."""
         elements = np.zeros(self.memory.shape, np.bool_)
@@ -387,12 +393,21 @@ def expected(case: Case, inputs: Mapping[str, Strided]) -> tuple[np.ndarray, np.
     )
 
 
-def check(case: Case, out: np.ndarray, lse: np.ndarray | None, inputs: Mapping[str, Strided]) -> None:
-    """Compare with float64; the failure says which case, how far off, and where it begins."""
+def check(
+    case: Case,
+    out: np.ndarray,
+    lse: np.ndarray | None,
+    inputs: Mapping[str, Strided],
+    slack: float = 0.0,
+) -> None:
+    """Compare with float64; the failure says which case, how far off, and where it begins.
+
+    `slack` is added to the tolerance of the dtype.
+    """
     exact, exact_lse = expected(case, inputs)
     if case.values.startswith("nan"):
         assert np.isnan(exact).any() and not np.isnan(exact).all(), f"{case} has no NaN, or only NaN"
-    tolerance = tolerance_of(case)
+    tolerance = TOLERANCE[case.dtype] + slack
     out = out.astype(np.float64)
     sound = compare_specials(case, "out", out, exact)
     difference = np.where(sound, out, 0.0) - np.where(sound, exact, 0.0)
@@ -422,16 +437,6 @@ def check(case: Case, out: np.ndarray, lse: np.ndarray | None, inputs: Mapping[s
         fail(case, "lse", wrong, lse, exact_lse)
 
 
-def tolerance_of(case: Case) -> float:
-    """The tolerance of the dtype; more where every score is so large that fp32 has no finer steps.
-
-    A score of magnitude M is the sum of several blocks, each truncated to 24 bits: it is known to two units in its
-    last place, 2^-22 M, and by as much, relatively, its exponential.
-    """
-    resolution = 2.0**-22 * abs(case.offset) if case.values == "offset" else 0.0
-    return TOLERANCE[case.dtype] + (resolution if resolution > 1e-3 else 0.0)
-
-
 def compare_specials(case: Case, name: str, found: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Which elements are finite; NaN and infinities must be exactly where float64 has them."""
     for kind, is_special in (("NaN", np.isnan), ("-inf", np.isneginf), ("+inf", np.isposinf)):
@@ -447,6 +452,15 @@ def check_guards(case: Case, results: Mapping[str, Strided]) -> None:
     for name, x in results.items():
         touched = np.count_nonzero(x.outside() != POISON)
         assert not touched, f"{case}\n{name}: {touched} bytes outside of it were written"
+
+
+def assert_same_bytes(case: object, name: str, found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal in every bit, NaN too."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    bits = f"u{found.itemsize}"
+    differs = np.ascontiguousarray(found).view(bits) != np.ascontiguousarray(expected).view(bits)
+    if differs.any():
+        fail(case, f"{name}: not the same bits", differs, found, expected)
 
 
 def fail(

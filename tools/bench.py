@@ -37,6 +37,7 @@ from machine import ClockReading, circumstances
 from measure import (
     Entrant,
     Times,
+    burst_length,
     ex2_share,
     host_microseconds,
     teraflops,
@@ -195,7 +196,10 @@ def measure_workload(
     times = time_interleaved(
         entrants, backend, repeats, halfway=lambda: readings.append(ClockReading())
     )
-    hosts = {key: host_microseconds(entrant, backend) for key, entrant in entrants.items()}
+    hosts = {
+        key: host_microseconds(entrant, backend, burst_length(times[key].median))
+        for key, entrant in entrants.items()
+    }
     progress("")
     results = []
     for contender in contenders:

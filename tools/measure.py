@@ -114,11 +114,16 @@ def time_interleaved(
     return {name: Times.of(entrant.samples) for name, entrant in entrants.items()}
 
 
-def host_microseconds(entrant: Entrant, clock: Clock, calls: int = 64, bursts: int = 9) -> float:
-    """Host time of a repeated call, without waiting for the device.
+def burst_length(milliseconds: float) -> int:
+    """How many calls of that device time to queue at once: about 50 ms of work, 4 to 64 calls.
 
-    A burst is far shorter than the driver's launch queue, so that no call waits for room in it.
+    That is far less than the driver's launch queue holds, so no call waits for room in it.
     """
+    return max(4, min(64, round(50.0 / milliseconds))) if milliseconds > 0 else 64
+
+
+def host_microseconds(entrant: Entrant, clock: Clock, calls: int, bursts: int = 7) -> float:
+    """Host time of a repeated call, without waiting for the device."""
     call = entrant.calls[0]
     samples = []
     with entrant.context():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil, e, log2
+from math import ceil, e, log2, sqrt
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
@@ -57,6 +57,8 @@ class Config:
     pair: str = "bf16"
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
+    q_in_registers: bool = True
+    """Keep the fragments of Q in registers, or read them from shared memory for each softmax step."""
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
@@ -241,74 +243,109 @@ def parameters(
 
 @dataclass(frozen=True)
 class Shape:
-    """A candidate tiling, with the measured share of the exponential limit that it reaches when it fills the device."""
+    """A candidate tiling, with the relative rate of scores that it reaches when it fills the device."""
 
     block_rows: int
     block_queries: int
     block_keys: int
-    chunk_keys: int
-    m_tiles: int
     stages: int
     min_blocks: int
+    q_in_registers: bool
     speed: float
+    m_tiles: int = 2
+    chunk_keys: int = 32
 
 
-#: Tilings up to head_dim 64 and above, best first where speeds are equal. `speed`: docs/measurements.
-SHAPES_TO_64 = (
-    Shape(3, 128, 64, 32, 2, 3, 1, 1.00),
-    Shape(2, 128, 64, 32, 2, 3, 1, 0.95),
-    Shape(1, 128, 64, 32, 2, 3, 2, 0.90),
-    Shape(2, 64, 64, 32, 2, 3, 2, 0.85),
-    Shape(1, 64, 64, 32, 2, 3, 3, 0.80),
-    Shape(1, 32, 32, 32, 2, 3, 4, 0.60),
-    Shape(1, 64, 32, 32, 2, 2, 3, 0.55),
+#: Tilings by the largest head_dim that they are for, measured on an H200 (docs/measurements). Four threadblocks of four warps, 128
+#: registers a thread, beat fewer and larger ones as long as the output leaves room for the scores.
+SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
+    (
+        16,
+        (
+            Shape(2, 64, 32, 3, 4, False, 1.00),
+            Shape(1, 128, 64, 3, 3, True, 0.90),
+            Shape(1, 64, 64, 3, 6, True, 0.86),
+            Shape(1, 64, 32, 3, 8, False, 0.84),
+            Shape(1, 32, 32, 3, 8, False, 0.60),
+        ),
+    ),
+    (
+        32,
+        (
+            Shape(2, 64, 32, 3, 4, False, 1.00),
+            Shape(3, 64, 64, 3, 2, True, 0.97),
+            Shape(1, 64, 32, 3, 7, False, 0.94),
+            Shape(1, 32, 32, 3, 8, False, 0.60),
+        ),
+    ),
+    (
+        48,
+        (
+            Shape(1, 128, 64, 2, 3, False, 1.00),
+            Shape(2, 64, 64, 3, 2, True, 0.90),
+            Shape(1, 64, 64, 2, 3, True, 0.80),
+            Shape(1, 64, 32, 2, 4, True, 0.70),
+        ),
+    ),
+    (
+        64,
+        (
+            Shape(1, 128, 64, 3, 2, True, 1.00),
+            Shape(2, 64, 64, 2, 2, True, 0.91),
+            Shape(1, 64, 64, 3, 2, True, 0.70),
+            Shape(1, 64, 32, 2, 2, True, 0.60),
+        ),
+    ),
+    (
+        128,
+        (
+            Shape(1, 64, 64, 2, 2, True, 1.00, m_tiles=1),
+            Shape(1, 128, 64, 2, 1, True, 0.90, m_tiles=1),
+            Shape(1, 64, 32, 2, 2, True, 0.85, m_tiles=1),
+        ),
+    ),
 )
-SHAPES_ABOVE_64 = (
-    Shape(2, 64, 64, 32, 1, 2, 1, 1.00),
-    Shape(1, 128, 64, 32, 1, 2, 1, 0.95),
-    Shape(1, 64, 64, 32, 1, 2, 1, 0.80),
-    Shape(1, 64, 32, 32, 1, 2, 1, 0.70),
-)
+
+
+def shapes(head_dim: int) -> tuple[Shape, ...]:
+    """The candidate tilings for `head_dim`."""
+    return next(found for largest, found in SHAPES if head_dim <= largest)
 
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    for shape in SHAPES_TO_64 if problem.head_dim <= 64 else SHAPES_ABOVE_64:
-        mask = problem.mask
-        if mask == "none" and problem.keys % shape.block_keys:
-            mask = "bounds"
+    for shape in shapes(problem.head_dim):
         config = Config(
             head_dim=problem.head_dim,
-            dtype=problem.dtype,
             block_rows=shape.block_rows,
             block_queries=shape.block_queries,
             block_keys=shape.block_keys,
             chunk_keys=shape.chunk_keys,
             m_tiles=shape.m_tiles,
             stages=shape.stages,
-            mask=mask,
-            pair=problem.pair,
-            pair_copy_bytes=problem.pair_alignment if problem.pair != "none" else 16,
+            q_in_registers=shape.q_in_registers,
             min_blocks=shape.min_blocks,
         )
-        yield config, shape.speed
+        yield adapt(config, problem), shape.speed
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: padded scores of the busiest multiprocessor over the speed of the tiling."""
-    tile = config.block_rows * config.block_queries
-    keys = ceil(problem.keys / config.block_keys) * config.block_keys
-    resident = min(
-        config.min_blocks, arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their rate.
+
+    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower rate: by the root of
+    their share.
+    """
+    scores = (
+        config.block_rows
+        * config.block_queries
+        * ceil(problem.keys / config.block_keys)
+        * config.block_keys
     )
-    waves = config.grid(problem)[0] / arch.multiprocessors
-    # Fewer blocks than fill a multiprocessor leave its units idle; beyond one wave a remainder costs its share.
-    return (
-        max(waves, 1.0)
-        * tile
-        * keys
-        / (speed * min(1.0, max(waves, 1.0) / max(resident, 1)) ** 0.5)
-    )
+    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    resident = max(1, min(config.min_blocks, fitting))
+    waves, rest = divmod(config.grid(problem)[0], arch.multiprocessors * resident)
+    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return blocks * scores / speed
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:

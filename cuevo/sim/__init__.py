@@ -1,4 +1,18 @@
-"""The CPU executor: runs rendered PTX with NumPy, and checks it harder than a GPU would."""
+"""The CPU executor: runs rendered PTX with NumPy, and checks it harder than a GPU would.
+
+The threadblocks of a launch run in chunks of some hundred warps, all in step: an instruction is a
+few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest instruction goes first.
+
+What is checked, each fault with file, line, block and thread: instructions and types when a kernel
+is loaded; global accesses against the buffers of the launch; shared accesses against what was
+written, what asynchronous copies still own, and what other warps do between the same two barriers;
+alignment; registers that were never written; ``.aligned`` instructions and member masks under
+divergence; barriers that are never complete.
+
+Where the PTX ISA leaves a choice: asynchronous copies read global memory when they are issued;
+barriers without a count wait for the warps that have not exited; atomics take their turns in the
+order of blocks, warps and lanes; approximate functions are correctly rounded.
+"""
 
 from cuevo.sim.executor import LoadedKernel, SimExecutor
 

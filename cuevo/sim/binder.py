@@ -56,7 +56,7 @@ class Binder:
     # -- Sources ----------------------------------------------------------------------------------
 
     def source(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
-        """A source operand seen as `scalar`: shape (32, warps), or () for a constant.
+        """A source operand seen as `scalar`: shape (32, warps), or (1, 1) for a constant.
 
         `wider` admits a register wider than the type, as the operands of ld, st and cvt may be.
         """
@@ -122,7 +122,7 @@ class Binder:
         if not isinstance(base, RegisterOperand):
             start = 0
             if isinstance(base, SymbolOperand):
-                start = int(self.source(base, TYPES["u64"]))
+                start = int(self.source(base, TYPES["u64"]).item())
             fixed = np.full(shape, (start + offset) & (2**64 - 1), np.uint64)
             return lambda: fixed
         bits = base.register.type.bits
@@ -192,12 +192,12 @@ class Binder:
         if operand.bits is None:
             if scalar.kind != "f":
                 raise self.refusal(f"{operand.value} is no operand of type .{scalar.name}")
-            return np.array(operand.value, scalar.dtype)
+            return np.array([[operand.value]], scalar.dtype)
         if operand.bits != scalar.bits:
             raise self.refusal(
                 f"a literal of {operand.bits} bits for an operand of type .{scalar.name}"
             )
-        return np.array(operand.pattern, f"u{operand.bits // 8}").view(scalar.dtype)
+        return np.array([[operand.pattern]], f"u{operand.bits // 8}").view(scalar.dtype)
 
 
 def _low_part(raw: AnyArray, dtype: AnyDType) -> AnyArray:
@@ -208,8 +208,12 @@ def _low_part(raw: AnyArray, dtype: AnyDType) -> AnyArray:
     return raw.view(dtype).reshape(*raw.shape, parts)[..., 0]
 
 
+def is_constant(source: AnyArray) -> bool:
+    return source.size == 1
+
+
 def _integer(value: int, scalar: ScalarType) -> AnyArray:
     if scalar.kind == "p":
-        return np.array(bool(value))
-    unsigned = np.array(value & (2**scalar.bits - 1), f"u{scalar.bits // 8}")
+        return np.array([[bool(value)]])
+    unsigned = np.array([[value & (2**scalar.bits - 1)]], f"u{scalar.bits // 8}")
     return unsigned.view(scalar.dtype)

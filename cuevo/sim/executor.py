@@ -1,14 +1,16 @@
 """The CPU executor: rendered PTX, run by NumPy and checked on the way."""
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from cuevo.architectures import architecture
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at
 from cuevo.sim.global_memory import Buffer, GlobalMemory
-from cuevo.sim.machine import Geometry, Machine
+from cuevo.sim.machine import Geometry, Machine, shared_layout
 from cuevo.sim.parse import parse
 from cuevo.sim.program import Program
 from cuevo.sim.schedule import Schedule
@@ -33,16 +35,15 @@ class SimExecutor:
     """
 
     def __init__(self, arch: str = "sm_80", progress: Progress | None = None) -> None:
-        digits = arch.removeprefix("sm_").rstrip("af")
-        if not arch.startswith("sm_") or not digits.isdigit() or int(digits) < 70:
-            raise ValueError(f"arch must be sm_70 or later, such as 'sm_80', not {arch!r}")
+        self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"
-        self.capability = int(digits)
-        """Compute capability: 80 for sm_80."""
         self.progress = progress
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
-        self._machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+        self.running = threading.Lock()
+        """Held by a launch: machines are shared."""
+        self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+        """Machines of the last launches, shared by all kernels."""
 
     def load(self, kernel: KernelText) -> "LoadedKernel":
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
@@ -63,20 +64,16 @@ class SimExecutor:
                 raise PtxError(
                     1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
                 )
-            program = Program(function, self.capability)
+            program = Program(function, self.limits.number)
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
-        return LoadedKernel(kernel, program, self._machines, self._report)
+        return LoadedKernel(kernel, program, self)
 
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
     ) -> "LoadedKernel":
         """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
         return self.load(_PlainText(name, text, origin or (lambda line: None)))
-
-    def _report(self, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(done, total)
 
 
 class _Kept(Generic[_T]):
@@ -112,13 +109,10 @@ class _PlainText:
 class LoadedKernel:
     """A kernel of a `SimExecutor`."""
 
-    def __init__(
-        self, kernel: KernelText, program: Program, machines: "_Kept[Schedule]", report: Progress
-    ) -> None:
+    def __init__(self, kernel: KernelText, program: Program, owner: SimExecutor) -> None:
         self.kernel = kernel
         self._program = program
-        self._machines = machines
-        self._report = report
+        self._owner = owner
 
     def launch(
         self,
@@ -144,19 +138,20 @@ class LoadedKernel:
         total = geometry.blocks
         chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
         each = -(-total // chunks)
-        with np.errstate(all="ignore"):
+        with self._owner.running, np.errstate(all="ignore"):
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
                 schedule.machine.begin(first, packed, memory)
                 schedule.run()
-                self._report(min(first + each, total), total)
+                if self._owner.progress is not None:
+                    self._owner.progress(min(first + each, total), total)
 
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
             machine = Machine(self._program.function, geometry, blocks)
             return Schedule(self._program, machine, self.kernel)
 
-        return self._machines.get((self._program, geometry, blocks), make)
+        return self._owner.machines.get((self._program, geometry, blocks), make)
 
     def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
         function, name = self._program.function, self.kernel.describe()
@@ -166,6 +161,13 @@ class LoadedKernel:
             )
         if geometry.threads > 1024:
             raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
+        _, shared = shared_layout(function.shared, geometry.shared_bytes)
+        limits = self._owner.limits
+        if shared > limits.shared_per_block:
+            raise ValueError(
+                f"{name}: {shared} bytes of shared memory; a block of {limits.name} has "
+                f"{limits.shared_per_block}"
+            )
         if geometry.grid[0] >= 2**31 or max(geometry.grid[1:]) > 65535:
             raise ValueError(
                 f"{name}: the grid {geometry.grid} is larger than (2^31 - 1, 65535, 65535)"

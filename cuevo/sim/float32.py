@@ -77,6 +77,16 @@ def fma(x: AnyArray, y: AnyArray, z: AnyArray, out: AnyArray) -> None:
     round_sum(np.multiply(x, y, dtype=np.float64), z.astype(np.float64), out)
 
 
+def directed_sum(a: AnyArray, b: AnyArray, mode: str) -> AnyArray:
+    """a + b (float64), rounded once to float32 by rounding mode `mode`."""
+    result = directed(sum_to_odd(a, b), mode)
+    if mode == "rm":
+        # What cancels is -0 when rounding down; float64 arithmetic, to nearest, says +0.
+        cancelled = (result == 0) & (a == -b) & ~((a == 0) & ~np.signbit(a) & ~np.signbit(b))
+        result = np.where(cancelled, np.float32(-0.0), result)
+    return result
+
+
 def directed(exact: AnyArray, mode: str) -> AnyArray:
     """float64 to float32 by rounding mode `mode`: rn, rz, rm (down) or rp (up)."""
     rounded = exact.astype(np.float32)

@@ -6,6 +6,9 @@ from cuevo.sim.faults import Fault, KernelText, error_at, place
 from cuevo.sim.machine import Machine
 from cuevo.sim.program import Program
 
+MOST_RUNS = 20_000_000
+"""Straight runs of code that a chunk may take. Kernels take some thousands; this is minutes."""
+
 
 class Schedule:
     """The steps of a program on one machine, bound as they are first reached."""
@@ -20,8 +23,12 @@ class Schedule:
         """Run until every lane has exited. Raises SimulatorError for the first fault."""
         flow, runs = self.machine.flow, self._runs
         end_of_text = len(self._program.operations)
+        taken = 0
         while (picked := flow.pick()) is not None:
             start, mask = picked
+            taken += 1
+            if taken > MOST_RUNS:
+                raise self._error(Fault("the kernel does not end", mask), start)
             if start >= end_of_text:
                 flow.exit(mask)
                 continue

@@ -157,9 +157,10 @@ def _wide_sum(a: AnyArray, b: AnyArray, c: AnyArray, largest: AnyArray, fraction
         np.trunc(term, out=term)
         np.add(total, term, out=total)
     total *= _power_of_two(largest.astype(np.int64) - fraction)
-    # An exact zero is +0.
-    total += 0.0
-    return total.astype(np.float16) if c.dtype == F16 else round_toward_zero(total)
+    result = total.astype(np.float16) if c.dtype == F16 else round_toward_zero(total)
+    # Whatever comes out as zero is +0, also what is rounded to it.
+    result += result.dtype.type(0)
+    return result
 
 
 def _with_specials(

@@ -34,7 +34,7 @@ def test_fma_is_rounded_once(numbers: Any) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "z"),
     [
-        # The float64 sum falls on the middle between two float32 numbers; the exact one lies beside it.
+        # The float64 sum falls on the middle between two float32 numbers, the exact one beside it.
         (1 + 2.0**-23, 1 + 2.0**-23, 2.0**24),
         (2.0**-30, 2.0**-30, 1 + 2.0**-23),
         (1.0, 1 + 2.0**-23, 2.0**24),

@@ -51,13 +51,15 @@ def rounded(value: Fraction, out: str) -> float:
     if out == "float16":
         # A float64 holds the sum: the conversion rounds once, to nearest even.
         with np.errstate(over="ignore"):
-            return float(np.float16(float(value)))
+            return float(np.float16(float(value))) + 0.0
     size = abs(value)
     e = size.numerator.bit_length() - size.denominator.bit_length()
     e -= Fraction(2) ** e > size
     unit = Fraction(2) ** (max(e, -126) - 23)
     size = size // unit * unit
-    return math.copysign(math.inf if size >= Fraction(2) ** 128 else float(size), value)
+    magnitude = math.inf if size >= Fraction(2) ** 128 else float(size)
+    # Adding +0 takes the sign from what is rounded to zero, as hardware does.
+    return math.copysign(magnitude, value) + 0.0
 
 
 def model(a: Any, b: Any, c: Any, arithmetic: Block, dtype: str) -> Any:
@@ -195,6 +197,8 @@ def test_overflow_zero_and_specials() -> None:
     zero = single([(1, 1), (-1, 1)], -0.0, 80)
     assert zero == 0 and not np.signbit(zero)
     assert not np.signbit(single([], -0.0, 80))
+    underflow = single([(-(2.0**-100), 2.0**-100)], 0, 80)
+    assert underflow == 0 and not np.signbit(underflow)
     for terms, c in (([(np.inf, 0)], 0.0), ([(np.inf, 1)], -np.inf), ([(np.nan, 0)], 0.0)):
         assert single(terms, c, 80).view(np.uint32) == 0x7FFFFFFF
     assert single([(np.inf, -2), (5, 5)], 1, 80) == -np.inf

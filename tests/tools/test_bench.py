@@ -89,7 +89,7 @@ def contender(backend, name, biases, milliseconds, compute=attention):
 
 @pytest.mark.unit
 def test_a_workload_is_measured_checked_and_failures_are_recorded(monkeypatch):
-    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock: 12.5)
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     backend = HostBackend()
 
     def broken(inputs, biases):
@@ -146,7 +146,7 @@ def test_a_result_is_a_json_object():
 def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(capsys, monkeypatch, tmp_path):
     path = tmp_path / "run.json"
     monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
-    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock: 12.5)
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     command = ["--workload=2,1,40,16", "--repeats=2", "--config=stages=2", f"--json={path}"]
     assert bench.main(command) == 0
     printed = capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(capsys, monke
 @pytest.mark.kernel
 def test_a_run_with_a_configuration_that_cannot_be_is_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
-    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock: 12.5)
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     command = ["--workload=2,1,16,16", "--repeats=1", "--biases=none", "--config=stages=99"]
     assert bench.main(command) == 1
     assert "cuevo stages=99, none: ValueError: config:" in capsys.readouterr().out

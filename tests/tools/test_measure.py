@@ -6,6 +6,7 @@ import pytest
 from measure import (
     Entrant,
     Times,
+    burst_length,
     ex2_share,
     host_microseconds,
     teraflops,
@@ -115,6 +116,13 @@ def test_host_time_is_that_of_one_call(monkeypatch):
     # Every burst lasts one tick of a millisecond, so each of its 8 calls 125 microseconds.
     assert host_microseconds(entrant, clock, calls=8, bursts=3) == pytest.approx(125.0)
     assert log == ["call"] * 24
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "calls"), [(0.0, 64), (0.06, 64), (2.0, 25), (10.0, 5), (90.0, 4)]
+)
+def test_a_burst_is_short_enough_for_the_launch_queue(milliseconds, calls):
+    assert burst_length(milliseconds) == calls
 
 
 def test_rates():

@@ -14,14 +14,14 @@ _ROUND = "{round:.rn|.rz|.rm|.rp}"
 
 
 def _finish(out: AnyArray, ftz: bool, sat: bool) -> None:
-    """What comes after rounding: saturation, flushing, the canonical NaN."""
+    """What comes after rounding: flushing, saturation, the canonical NaN."""
+    if ftz:
+        float32.flush(out)
     if sat:
         # NaN saturates to +0; the sum turns -0 into +0.
         np.copyto(out, np.nan_to_num(np.clip(out, 0, 1), nan=0.0) + np.float32(0))
-        return
-    if ftz:
-        float32.flush(out)
-    float32.canonicalize(out)
+    else:
+        float32.canonicalize(out)
 
 
 def _float32(b: Binder, m: Modifiers, compute: Callable[..., object]) -> Step:
@@ -51,8 +51,8 @@ def add(b: Binder, m: Modifiers) -> Step:
     sign = 1 if m["op"] == "add" else -1
 
     def compute(out: AnyArray, x: AnyArray, y: AnyArray) -> None:
-        exact = float32.sum_to_odd(x.astype(np.float64), sign * y.astype(np.float64))
-        np.copyto(out, float32.directed(exact, mode))
+        wide = x.astype(np.float64), sign * y.astype(np.float64)
+        np.copyto(out, float32.directed_sum(*wide, mode))
 
     return _float32(b, m, compute)
 
@@ -80,8 +80,8 @@ def fused(b: Binder, m: Modifiers) -> Step:
         return _float32(b, m, lambda out, x, y, z: float32.fma(x, y, z, out))
 
     def compute(out: AnyArray, x: AnyArray, y: AnyArray, z: AnyArray) -> None:
-        exact = float32.sum_to_odd(np.multiply(x, y, dtype=np.float64), z.astype(np.float64))
-        np.copyto(out, float32.directed(exact, mode))
+        wide = np.multiply(x, y, dtype=np.float64), z.astype(np.float64)
+        np.copyto(out, float32.directed_sum(*wide, mode))
 
     return _float32(b, m, compute)
 
@@ -117,8 +117,13 @@ def sign(b: Binder, m: Modifiers) -> Step:
 
 @form("copysign.f32")
 def copy_sign(b: Binder, m: Modifiers) -> Step:
+    """The sign of the first source on the second; on bits, so that a NaN stays the one it is."""
     b.count(3)
-    return _float32(b, m, lambda out, x, y: np.copysign(y, x, out))
+    f32 = TYPES["f32"]
+    x, y = (b.source(b.operand(i), f32).view(np.uint32) for i in (1, 2))
+    d = b.destination(b.operand(0), f32).view(np.uint32)
+    sign, rest = np.uint32(1 << 31), np.uint32(0x7FFFFFFF)
+    return b.alu(d, lambda out: np.bitwise_or(x & sign, y & rest, out))
 
 
 def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray, AnyArray], None]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.instructions.table import Modifiers, form
 from cuevo.sim.types import TYPES
 
@@ -65,8 +65,8 @@ def shift(b: Binder, m: Modifiers) -> Step:
     left = b.instruction.opcode.startswith("shl")
     function = np.left_shift if left else np.right_shift
     bits = scalar.bits
-    if amount.ndim == 0 and int(amount) < bits:
-        fixed = scalar.dtype.type(int(amount))
+    if is_constant(amount) and amount.item() < bits:
+        fixed = amount.astype(scalar.dtype)
         return b.alu(d, lambda out: function(x, fixed, out))
 
     def compute(out: AnyArray) -> None:

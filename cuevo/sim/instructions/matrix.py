@@ -14,7 +14,7 @@ from cuevo.layouts import (
     Fragment,
 )
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers, form
 from cuevo.sim.machine import Machine
@@ -165,7 +165,7 @@ def mma(b: Binder, m: Modifiers) -> Step:
     c = [b.whole(x, accumulator).view() for x in b.vector(b.operand(3), registers)]
     d = [b.destination(x, accumulator).view(np.uint32) for x in b.vector(b.operand(0), registers)]
     for x in (*a, *other):
-        if x.ndim == 0:
+        if is_constant(x):
             raise b.refusal("the fragments of mma must be registers")
     dtype = F16 if m["a"] == "f16" else BF16
     layout_a, layout_b = (

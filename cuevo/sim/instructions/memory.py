@@ -186,7 +186,7 @@ def store_shared(b: Binder, m: Modifiers) -> Step:
 @form(
     "prefetch.global.L1",
     "prefetch.global.L2{evict:::evict_last|::evict_normal}",
-    "prefetch{.const}.L1",
+    "prefetch<level:.L1|.L2>",
     "prefetchu.L1",
 )
 def prefetch(b: Binder, m: Modifiers) -> Step:

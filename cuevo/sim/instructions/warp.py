@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers, form
 from cuevo.sim.machine import Machine
@@ -19,7 +19,7 @@ def _members(b: Binder, index: int) -> Callable[[Mask], None]:
     """Checks that the lanes of the member mask are those that run the instruction."""
     members = b.source(b.operand(index), TYPES["b32"])
     machine = b.machine
-    if members.ndim == 0 and int(members) == 0xFFFFFFFF:
+    if is_constant(members) and members.item() == 0xFFFFFFFF:
         return lambda mask: _require_all(machine, mask)
 
     def check(mask: Mask) -> None:
@@ -92,16 +92,16 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
             inside = wanted <= highest
         return np.where(inside, wanted, lane), inside
 
-    fixed = by.ndim == 0 and control.ndim == 0
+    fixed = is_constant(by) and is_constant(control)
     if fixed:
-        fixed_from, fixed_inside = sources(by, control, _LANE)
+        fixed_from, fixed_inside = sources(by, control, _LANE[:, None])
 
     def step(mask: Mask) -> None:
         check(mask)
         if fixed:
-            result = x[fixed_from]
-            inside = np.broadcast_to(fixed_inside[:, None], machine.shape)
-            origin = np.broadcast_to(fixed_from[:, None], machine.shape)
+            result = x[fixed_from[:, 0]]
+            inside = np.broadcast_to(fixed_inside, machine.shape)
+            origin = np.broadcast_to(fixed_from, machine.shape)
         else:
             origin, inside = sources(
                 np.broadcast_to(by, machine.shape),

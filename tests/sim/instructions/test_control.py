@@ -10,7 +10,8 @@ from cuevo.errors import SimulatorError
 pytestmark = pytest.mark.unit
 
 THREADS = """
-.reg .b64 p; .reg .b32 t, n, x, y, warp, smem_at; .reg .pred c, d; .extern .shared .align 16 .b8 smem[];
+.reg .b64 p; .reg .b32 t, n, x, y, warp, smem_at; .reg .pred c, d;
+.extern .shared .align 16 .b8 smem[];
 mov.u32 t, %tid.x; mov.u32 x, %ctaid.x; mov.u32 n, %ntid.x; mad.lo.u32 n, x, n, t;
 shr.u32 warp, t, 5; mov.u32 smem_at, smem; mad.lo.u32 smem_at, t, 4, smem_at;
 ld.param.u64 p, [p0]; mad.wide.u32 p, n, 4, p;
@@ -28,7 +29,8 @@ def test_both_sides_of_a_branch_and_the_join(run_kernel: Any) -> None:
     mov.b32 y, 0; setp.lt.u32 c, t, 11; @c bra LOW;
     mov.b32 y, 200; bra JOIN;
     LOW: mov.b32 y, 100;
-    JOIN: activemask.b32 x; add.u32 y, y, 1; setp.ne.u32 d, x, -1; @d trap; st.global.u32 [p], y; ret;
+    JOIN: activemask.b32 x; add.u32 y, y, 1; setp.ne.u32 d, x, -1; @d trap;
+    st.global.u32 [p], y; ret;
     """
     out = run(run_kernel, body)
     assert out.tolist() == [101] * 11 + [201] * 53
@@ -82,7 +84,9 @@ def test_guards_of_predicates_that_change(run_kernel: Any) -> None:
 
 
 def test_blocks_whose_last_warp_is_not_full(run_kernel: Any) -> None:
-    body = "st.shared.u32 [smem_at], n; bar.sync 0; ld.shared.u32 y, [smem_at]; st.global.u32 [p], y; ret;"
+    body = """
+    st.shared.u32 [smem_at], n; bar.sync 0; ld.shared.u32 y, [smem_at]; st.global.u32 [p], y; ret;
+    """
     np.testing.assert_array_equal(run(run_kernel, body, 120, block=40), np.arange(120))
 
 
@@ -143,8 +147,8 @@ def test_producer_arrives_and_consumer_waits(run_kernel: Any) -> None:
 
 def test_exited_warps_are_not_waited_for(run_kernel: Any) -> None:
     body = """
-    setp.ge.u32 c, t, 32; @c ret; st.shared.u32 [smem_at], n; bar.sync 0; ld.shared.u32 y, [smem_at];
-    st.global.u32 [p], y; ret;
+    setp.ge.u32 c, t, 32; @c ret; st.shared.u32 [smem_at], n; bar.sync 0;
+    ld.shared.u32 y, [smem_at]; st.global.u32 [p], y; ret;
     """
     assert run(run_kernel, body, 128, 128).tolist() == [*range(32), *[0] * 96]
 
@@ -173,6 +177,12 @@ def test_exited_warps_are_not_waited_for(run_kernel: Any) -> None:
 def test_errors(run_kernel: Any, body: str, message: str) -> None:
     with pytest.raises(SimulatorError, match=message):
         run(run_kernel, body)
+
+
+def test_a_loop_without_end(run_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuevo.sim.schedule.MOST_RUNS", 1000)
+    with pytest.raises(SimulatorError, match=r"the kernel does not end\n +AGAIN: bra AGAIN;"):
+        run(run_kernel, "setp.eq.u32 c, t, 3; @!c ret;\nAGAIN: bra AGAIN;")
 
 
 def test_a_deadlock_names_the_lines_where_warps_stand(run_kernel: Any) -> None:

@@ -85,7 +85,8 @@ def test_narrowing(run_elementwise: Any, numbers: Any, name: str, mode: str) -> 
 def test_narrowing_specials(run_elementwise: Any) -> None:
     a = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45, -3.0], np.float32)
     body = """
-    cvt.rn.bf16.f32 d, a; cvt.rn.f16.f32 e, a; cvt.rn.relu.bf16x2.f32 f, a, a; cvt.rn.sat.f16.f32 g, a;
+    cvt.rn.bf16.f32 d, a; cvt.rn.f16.f32 e, a;
+    cvt.rn.relu.bf16x2.f32 f, a, a; cvt.rn.sat.f16.f32 g, a;
     """
     d, e, f, g = run_elementwise(body, a=("f32", a), d="u16", e="u16", f="u32", g="u16")
     assert d.tolist() == [0x7FFF, 0x7F80, 0xFF80, 0x8000, 0, 0xC040]
@@ -95,16 +96,16 @@ def test_narrowing_specials(run_elementwise: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
-def test_widening(run_elementwise: Any, same_bits: Any, name: str, dtype: Any) -> None:
+def test_widening(run_elementwise: Any, same_floats: Any, name: str, dtype: Any) -> None:
     a = np.arange(65536, dtype=np.uint16)[::7].view(dtype)
     d = run_elementwise(f"cvt.f32.{name} d, a;", "sm_90", a=(name, a), d="f32")
-    same_bits(d, a.astype(np.float32))
+    same_floats(d, a.astype(np.float32))
 
 
-def test_float64(run_elementwise: Any, numbers: Any, same_bits: Any) -> None:
+def test_float64(run_elementwise: Any, numbers: Any, same_floats: Any) -> None:
     a = numbers.floats(128)
     d = run_elementwise("cvt.f64.f32 d, a;", a=("f32", a), d="f64")
-    same_bits(d, a.astype(np.float64))
+    same_floats(d, a.astype(np.float64))
     with np.errstate(all="ignore"):
         x = np.nan_to_num(d) * (1 + 2.0**-30)
     x[np.isinf(x)] = 1

@@ -70,7 +70,8 @@ def test_a_source_beyond_its_copy(run_kernel: Any, data: Any) -> None:
 def test_groups_are_waited_for_in_order(run_kernel: Any, data: Any) -> None:
     two = (
         COPY
-        + "cp.async.commit_group; cp.async.ca.shared.global [to+512], [p], 16; cp.async.commit_group;"
+        + "cp.async.commit_group; cp.async.ca.shared.global [to+512], [p], 16;"
+        + "cp.async.commit_group;"
     )
     np.testing.assert_array_equal(run(run_kernel, two + "cp.async.wait_group 1;" + OUT, data), data)
     later = OUT.replace("[to]", "[to+512]")

@@ -56,16 +56,16 @@ def test_packed_is_two_of_one(run_elementwise: Any, numbers: Any, name: str) -> 
         np.testing.assert_array_equal(both.view(np.uint16), each.view(np.uint16))
 
 
-def test_specials_and_signs(run_elementwise: Any, same_bits: Any) -> None:
+def test_specials_and_signs(run_elementwise: Any, same_floats: Any) -> None:
     a = np.array([np.inf, -np.inf, np.nan, 65504, 0.0, -0.0, 2.0**-24], np.float16)
     body = "add.f16 d, a, a; neg.f16 e, a; abs.f16 f, a; fma.rn.relu.f16 g, a, a, a;"
     d, e, f, g = run_elementwise(body, a=("f16", a), d="f16", e="f16", f="f16", g="f16")
     inf, nan, one = np.inf, np.nan, 2.0**-24
-    same_bits(d, np.array([inf, -inf, nan, inf, 0.0, -0.0, 2 * one], np.float16))
-    same_bits(e, -a)
-    same_bits(f, np.abs(a))
+    same_floats(d, np.array([inf, -inf, nan, inf, 0.0, -0.0, 2 * one], np.float16))
+    same_floats(e, -a)
+    same_floats(f, np.abs(a))
     # -inf * -inf - inf is no number.
-    same_bits(g, np.array([inf, nan, nan, inf, 0.0, 0.0, one], np.float16))
+    same_floats(g, np.array([inf, nan, nan, inf, 0.0, 0.0, one], np.float16))
 
 
 def test_multiplying_by_the_sign_of_a_scale(run_elementwise: Any) -> None:
@@ -81,7 +81,7 @@ def test_multiplying_by_the_sign_of_a_scale(run_elementwise: Any) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_extrema(run_elementwise: Any, same_bits: Any, name: str) -> None:
+def test_extrema(run_elementwise: Any, same_floats: Any, name: str) -> None:
     special = np.array([np.nan, -0.0, 0.0, 1, -2, np.inf, -np.inf], DTYPES[name])
     a, b = (x.ravel() for x in np.meshgrid(special, special))
     body = f"max.{name} d, a, b; min.NaN.{name} e, a, b;"
@@ -94,17 +94,17 @@ def test_extrema(run_elementwise: Any, same_bits: Any, name: str) -> None:
 
     for result, greatest in ((d, True), (e, False)):
         pairs = zip(a.tolist(), b.tolist(), strict=True)
-        same_bits(
+        same_floats(
             result,
             np.array([expected(float(x), float(y), greatest) for x, y in pairs], DTYPES[name]),
         )
 
 
-def test_functions(run_elementwise: Any, same_bits: Any, numbers: Any) -> None:
+def test_functions(run_elementwise: Any, same_floats: Any, numbers: Any) -> None:
     a = finite(numbers, "f16")
     d, e = run_elementwise(
         "ex2.approx.f16 d, a; tanh.approx.f16 e, a;", a=("f16", a), d="f16", e="f16"
     )
     with np.errstate(all="ignore"):
-        same_bits(d, np.exp2(a.astype(np.float64)).astype(np.float16))
-        same_bits(e, np.tanh(a.astype(np.float64)).astype(np.float16))
+        same_floats(d, np.exp2(a.astype(np.float64)).astype(np.float16))
+        same_floats(e, np.tanh(a.astype(np.float64)).astype(np.float16))

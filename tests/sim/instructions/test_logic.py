@@ -32,7 +32,7 @@ def test_predicates(run_elementwise: Any, numbers: Any) -> None:
     setp.ne.u32 p, a, 0; setp.ne.u32 q, b, 0;
     and.pred d, p, !q; or.pred e, p, q; xor.pred f, p, q; not.pred g, p; mov.pred h, q;
     """
-    names = {name: "pred" for name in "defgh"}
+    names = dict.fromkeys("defgh", "pred")
     d, e, f, g, h = run_elementwise(body, a=("u32", a), b=("u32", b), **names)
     p, q = a.astype(bool), b.astype(bool)
     for actual, expected in ((d, p & ~q), (e, p | q), (f, p ^ q), (g, ~p), (h, q)):
@@ -63,7 +63,7 @@ def test_funnel_shift(run_elementwise: Any, numbers: Any) -> None:
     shf.l.wrap.b32 d, a, b, n; shf.r.wrap.b32 e, a, b, n;
     shf.l.clamp.b32 f, a, b, n; shf.r.clamp.b32 g, a, b, n;
     """
-    names = {name: "u32" for name in "defg"}
+    names = dict.fromkeys("defg", "u32")
     results = run_elementwise(body, a=("u32", a), b=("u32", b), n=("u32", n), **names)
     expected = []
     for low, high, by in pairs(a, b, n):
@@ -150,7 +150,7 @@ def test_counts(run_elementwise: Any, numbers: Any, bits: int) -> None:
     body = f"""
     popc.b{bits} d, a; clz.b{bits} e, a; bfind.u{bits} f, a; bfind.s{bits} g, a; brev.b{bits} h, a;
     """
-    names = {**{name: "u32" for name in "defg"}, "h": f"u{bits}"}
+    names = {**dict.fromkeys("defg", "u32"), "h": f"u{bits}"}
     results = run_elementwise(body, a=(f"u{bits}", a), **names)
     expected = []
     for (x,) in pairs(a):

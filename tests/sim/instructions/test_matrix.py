@@ -133,7 +133,8 @@ def test_mma_in_some_warps_only(run_kernel: Any) -> None:
     mov.b32 one, 0x3f803f80;
     mov.f32 c0, 0f00000000; mov.f32 c1, c0; mov.f32 c2, c0; mov.f32 c3, c0;
     mov.u32 x, %warpid; and.b32 x, x, 1; setp.ne.u32 odd, x, 0; @odd bra.uni JOIN;
-    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {registers("c", 4)}, {{one, one}}, {{one}}, {registers("c", 4)};
+    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32
+        {registers("c", 4)}, {{one, one}}, {{one}}, {registers("c", 4)};
     JOIN: ld.param.u64 p, [p0]; mad.wide.u32 p, n, 4, p; st.global.f32 [p], c0; ret;
     """
     run_kernel(body, out, block=128)
@@ -146,7 +147,8 @@ LDMATRIX = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {a}, [x];"
 
 @pytest.mark.parametrize("instruction", [MMA, LDMATRIX])
 def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction: str) -> None:
-    start = f"{PROLOGUE} .reg .b32 a; .reg .f32 c; .reg .pred some; mov.b32 a, 0; mov.f32 c, 0f00000000;"
+    start = f"{PROLOGUE} .reg .b32 a; .reg .f32 c; .reg .pred some;"
+    start += "mov.b32 a, 0; mov.f32 c, 0f00000000;"
     start += "mov.u32 x, smem; st.shared.v4.b32 [x], {a, a, a, a}; setp.lt.u32 some, lane, 7;"
     message = "aligned instruction is run by 7 of the 32 lanes"
     with pytest.raises(SimulatorError, match=message):

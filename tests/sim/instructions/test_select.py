@@ -57,7 +57,7 @@ def test_combination_and_second_destination(run_elementwise: Any, numbers: Any) 
     setp.lt.and.u32 r, a, b, r; mov.pred k, r;
     """
     operands = {name: ("u32", x) for name, x in (("a", a), ("b", b), ("c", c))}
-    results = run_elementwise(body, **operands, **{name: "pred" for name in "defghijk"})
+    results = run_elementwise(body, **operands, **dict.fromkeys("defghijk", "pred"))
     t, r = a < b, c != 0
     for actual, wanted in zip(
         results, (t, ~t, t & r, ~t & r, t | ~r, ~t | ~r, t ^ r, t & r), strict=True

@@ -1,0 +1,292 @@
+"""ptx/attention_scores_sm80.ptx: every bit of raw scores, on the CPU executor and on a GPU.
+
+The oracle here states the arithmetic of the tensor cores a second time, in exact integers and one element at a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_cases import DTYPES, POISON, OnDevice, Strided, host_views, lay_out
+from cuevo.architectures import architecture
+from cuevo.arrays import ArrayView
+from cuevo.driver import DriverExecutor
+from cuevo.executor import Executor
+from cuevo.header import load_header
+from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.sim import SimExecutor
+from cuevo.template import render
+
+F32 = np.dtype(np.float32)
+HEAD_DIMS = tuple(range(8, 129, 8))
+
+
+def launch(place: Executor, config: scores.Config, views: dict[str, ArrayView]) -> None:
+    kernel = place.load(render(scores.NAME, scores.values(config)))
+    batch, queries, _ = views["q"].shape
+    kernel.launch(
+        config.grid(batch, queries),
+        (config.threads, 1, 1),
+        config.shared_bytes,
+        load_header().kernels[scores.NAME].pack(scores.parameters(config, **views)),
+        buffers=list(views.values()),
+    )
+
+
+def run(place: Executor, config: scores.Config, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """The scores of q [B, Lq, D] and k [B, Lk, D]; what lies around them must stay as it was."""
+    inputs = {}
+    for name, x in (("q", q), ("k", k)):
+        inputs[name] = lay_out(x.shape, x.dtype, row_bytes=x.shape[-1] * 2 + 16)
+        inputs[name].array[...] = x
+    result = lay_out((q.shape[0], q.shape[1], k.shape[1]), F32, shift=4)
+    if isinstance(place, DriverExecutor):
+        on_device = OnDevice(inputs | {"scores": result}, place)
+        launch(place, config, on_device.views)
+        on_device.fetch({"scores": result})
+    else:
+        writable = host_views({"scores": result}, readonly=False)
+        launch(place, config, host_views(inputs, readonly=True) | writable)
+    assert (result.outside() == POISON).all(), f"{config}: written outside of the scores"
+    return result.array
+
+
+def assert_same_bits(found: np.ndarray, expected: np.ndarray, what: object) -> None:
+    differs = np.ascontiguousarray(found).view(np.uint32) != expected.view(np.uint32)
+    if differs.any():
+        first = tuple(int(i) for i in np.argwhere(differs)[0])
+        raise AssertionError(
+            f"{what}: {np.count_nonzero(differs)} of {differs.size} elements differ, first {first}: "
+            f"{found[first]!r} ({found[first].view(np.uint32):#010x}) instead of "
+            f"{expected[first]!r} ({expected[first].view(np.uint32):#010x})"
+        )
+
+
+# -- Inputs ----------------------------------------------------------------------------------------
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Any finite bit pattern: subnormals, zeros of both signs, products that overflow."""
+    bits = rng.integers(0, 1 << 16, shape, dtype=np.uint16)
+    bits[rng.random(shape) < 0.1] &= 0x8000
+    exponent = 0x7C00 if dtype == np.float16 else 0x7F80
+    bits[(bits & exponent) == exponent] &= 0x80FF
+    return bits.view(dtype)
+
+
+def subnormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Mostly subnormal, some normal numbers of either end of the range."""
+    smallest = 0x03FF if dtype == np.float16 else 0x007F
+    bits = rng.integers(0, smallest + 1, shape, dtype=np.uint16)
+    bits |= rng.integers(0, 2, shape, dtype=np.uint16) << 15
+    large = rng.random(shape) < 0.2
+    bits[large] += rng.integers(0x2000, 0x7000, shape, dtype=np.uint16)[large]
+    return bits.view(dtype)
+
+
+def cancelling(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Pairs of opposite large numbers, and small ones that truncation takes from them."""
+    x = rng.standard_normal(shape)
+    x[..., 1::4] = -x[..., ::4] * (1 + 2.0**-6)
+    x[..., 2::4] *= 2.0**-12
+    return x.astype(dtype)
+
+
+def not_finite(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """A few infinities, NaNs and zeros among ordinary numbers."""
+    x = rng.standard_normal(shape)
+    for value in (np.inf, -np.inf, np.nan, 0.0):
+        x[rng.random(shape) < 0.2 / shape[-1]] = value
+    return x.astype(dtype)
+
+
+FILLS = (normal, extreme, subnormal, cancelling, not_finite)
+Fill = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], np.ndarray]
+
+
+# -- The oracle ------------------------------------------------------------------------------------
+
+
+def term(x: float, smallest: int) -> tuple[Fraction, int]:
+    """A number exactly, and its exponent; a subnormal has that of the smallest normal number."""
+    return Fraction(x), max(int(np.frexp(x)[1]) - 1, smallest)
+
+
+def block(c: float, a: np.ndarray, b: np.ndarray, smallest: int, fraction_bits: int) -> float:
+    """c + a . b of one block, the largest term aligned to, the rest cut off."""
+    products = [float(x) * float(y) for x, y in zip(a, b, strict=True)]
+    if not np.isfinite([c, *a, *b]).all():
+        special = [x for x in (c, *products) if not np.isfinite(x)]
+        total = special[0]
+        for x in special[1:]:
+            total += x
+        return total
+    terms = [term(c, -126)]
+    for x, y in zip(a, b, strict=True):
+        (value_x, exponent_x), (value_y, exponent_y) = (term(float(z), smallest) for z in (x, y))
+        terms.append((value_x * value_y, exponent_x + exponent_y))
+    if all(value == 0 for value, _ in terms):
+        return 0.0
+    largest = max(exponent for value, exponent in terms if value)
+    unit = Fraction(2) ** (largest - fraction_bits)
+    return toward_zero(unit * sum(int(value / unit) for value, _ in terms))
+
+
+def toward_zero(exact: Fraction) -> float:
+    """To fp32."""
+    if exact == 0:
+        return 0.0
+    magnitude = abs(exact)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    if exponent > 127:
+        return float("inf") if exact > 0 else float("-inf")
+    unit = Fraction(2) ** (max(exponent, -126) - 23)
+    return float(unit * int(exact / unit))
+
+
+def oracle(arch: str, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """q . k^T of two matrices in steps of 16, and 8 at the end, each in the blocks of `arch`."""
+    fraction_bits, length = (24, 8) if architecture(arch).number < 90 else (25, 16)
+    smallest = -14 if q.dtype == np.float16 else -126
+    result = np.empty((len(q), len(k)), np.float32)
+    for i, j in np.ndindex(result.shape):
+        c = 0.0
+        for first in range(0, q.shape[1], length):
+            part = slice(first, first + length)
+            c = block(c, q[i, part], k[j, part], smallest, fraction_bits)
+        result[i, j] = c
+    result.view(np.uint32)[np.isnan(result)] = 0x7FFFFFFF
+    return result
+
+
+# -- On the CPU executor ---------------------------------------------------------------------------
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("fill", FILLS, ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_every_bit_is_that_of_the_tensor_cores(arch: str, dtype: str, fill: Fill) -> None:
+    config = scores.Config(head_dim=40, dtype=dtype)
+    rng = np.random.default_rng(40)
+    q, k = fill(rng, (1, 11, 40), DTYPES[dtype]), fill(rng, (1, 19, 40), DTYPES[dtype])
+    found = run(SimExecutor(arch), config, q, k)
+    assert_same_bits(found[0], oracle(arch, q[0], k[0]), f"{config}, {arch}, {fill.__name__}")
+
+
+@pytest.mark.kernel
+def test_the_architectures_differ() -> None:
+    """Otherwise the comparison with a GPU would say nothing about the executor's architecture."""
+    rng = np.random.default_rng(41)
+    q, k = normal(rng, (1, 20, 64), DTYPES["f16"]), normal(rng, (1, 20, 64), DTYPES["f16"])
+    config = scores.Config(head_dim=64, dtype="f16")
+    on_80, on_86, on_90 = (
+        run(SimExecutor(arch), config, q, k) for arch in ("sm_80", "sm_86", "sm_90")
+    )
+    assert_same_bits(on_86, on_80, "sm_86 and sm_80")
+    assert (on_90 != on_80).any()
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_sums_of_integers_are_exact(head_dim: int, dtype: str) -> None:
+    """Ragged sizes and every configuration: each element is that of its own query and key, and of no other."""
+    rng = np.random.default_rng(head_dim)
+    batch, queries, keys = 2, int(rng.integers(1, 150)), int(rng.integers(1, 150))
+    m_tiles = 1 + head_dim // 8 % 2
+    config = scores.Config(
+        head_dim=head_dim,
+        dtype=dtype,
+        m_tiles=m_tiles,
+        block_queries=64 * m_tiles,
+        block_keys=(32, 64, 96)[head_dim // 8 % 3],
+    )
+    assert not scores.violations(config, architecture("sm_80"))
+    q, k = (
+        rng.integers(-15, 16, (batch, length, head_dim)).astype(DTYPES[dtype])
+        for length in (queries, keys)
+    )
+    found = run(SimExecutor("sm_80"), config, q, k)
+    exact = np.einsum("bqd,bkd->bqk", q.astype(np.float64), k.astype(np.float64))
+    assert_same_bits(found, exact.astype(np.float32), (config, queries, keys))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("head_dim", [8, 24, 64, 128])
+def test_random_scores_are_near_float64(head_dim: int, arch: str) -> None:
+    """Each block drops less than 2^-23 of its largest term, in each of its terms."""
+    rng = np.random.default_rng(head_dim)
+    q, k = (normal(rng, (1, length, head_dim), DTYPES["bf16"]) for length in (33, 70))
+    found = run(SimExecutor(arch), scores.Config(head_dim=head_dim), q, k)
+    wide_q, wide_k = q.astype(np.float64), k.astype(np.float64)
+    exact = np.einsum("bqd,bkd->bqk", wide_q, wide_k)
+    largest = np.einsum("bqd,bkd->bqk", np.abs(wide_q), np.abs(wide_k))
+    assert (np.abs(found - exact) <= 2.0**-23 * (head_dim + head_dim // 8) * largest).all()
+
+
+# -- On a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fill", FILLS, ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 40, 64, 104, 128])
+def test_the_cpu_executor_and_the_gpu_agree_in_every_bit(
+    executor: DriverExecutor, head_dim: int, dtype: str, fill: Fill
+) -> None:
+    rng = np.random.default_rng(head_dim)
+    m_tiles = 1 + head_dim // 8 % 2
+    config = scores.Config(head_dim=head_dim, dtype=dtype, m_tiles=m_tiles)
+    q, k = (fill(rng, (2, length, head_dim), DTYPES[dtype]) for length in (77, 101))
+    on_gpu = run(executor, config, q, k)
+    on_cpu = run(SimExecutor(executor.arch), config, q, k)
+    assert np.isfinite(on_gpu).any()
+    assert_same_bits(on_gpu, on_cpu, f"{config}, {executor.arch}, {fill.__name__}")
+
+
+# -- The host half ---------------------------------------------------------------------------------
+
+SM_80 = architecture("sm_80")
+
+
+@pytest.mark.unit
+def test_the_parameter_block_is_that_of_the_header() -> None:
+    q = Strided(np.zeros(4096, np.uint8), 0, (1, 4, 8), (64, 16, 2), DTYPES["f16"])
+    views = host_views({"q": q, "k": q, "scores": q}, readonly=False)
+    names = set(scores.parameters(scores.Config(head_dim=8), **views))
+    assert names == {field.name for field in load_header().kernels[scores.NAME].fields}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changes", "arch", "reason"),
+    [
+        (dict(), "sm_75", "need sm_80; this is sm_75"),
+        (dict(head_dim=12), "sm_80", "head_dim must be a multiple of 8 from 8 to 128, not 12"),
+        (dict(head_dim=136), "sm_80", "head_dim must be a multiple of 8 from 8 to 128, not 136"),
+        (dict(dtype="f32"), "sm_80", "dtype must be f16 or bf16, not 'f32'"),
+        (dict(block_queries=24), "sm_80", "block_queries = 24 is not 1 to 32 warps of 16 queries"),
+        (dict(m_tiles=3), "sm_80", "is not 1 to 32 warps"),
+        (dict(block_queries=1024), "sm_80", "is not 1 to 32 warps"),
+        (dict(block_keys=48), "sm_80", "block_keys must be a multiple of 32, not 48"),
+        (dict(head_dim=128, block_queries=32, m_tiles=1), "sm_80", "64 threads copy fewer than 8 rows of 16 chunks"),
+        (dict(head_dim=128, block_keys=1024), "sm_80", "bytes of shared memory; sm_80 has"),
+    ],
+)  # fmt: skip
+def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> None:
+    base = scores.Config(head_dim=64)
+    assert not scores.violations(base, SM_80)
+    (found,) = scores.violations(replace(base, **changes), architecture(arch))
+    assert reason in found

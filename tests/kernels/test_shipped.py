@@ -1,0 +1,128 @@
+"""Every shipped kernel: it renders, its code is the one that was pinned, it assembles without spills."""
+
+import json
+from typing import Any
+
+import pytest
+
+import shipped_kernels as shipped
+from cuevo.architectures import architecture
+from cuevo.assemble import Cubin, assemble
+from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.kernels import registry
+from cuevo.template import RenderedKernel, kernel_names, render
+
+unit = pytest.mark.unit
+REGISTERS = 65536
+"""Of a multiprocessor."""
+
+
+@unit
+def test_every_kernel_file_has_its_host_half() -> None:
+    assert tuple(sorted(registry())) == kernel_names()
+    for name, module in registry().items():
+        assert module.NAME == name == module.__name__.rpartition(".")[2]
+        assert module.SUMMARY
+
+
+@unit
+def test_the_list_has_every_tiling_and_every_bias() -> None:
+    found = [values for d in shipped.HEAD_DIMS for _, kernel, values in shipped.instances(d) if kernel == forward.NAME]
+
+    def seen(*fields: str) -> set[Any]:
+        return {tuple(values[field] for field in fields) for values in found}
+
+    tiling = ("block_rows", "block_queries", "block_keys", "chunk_keys", "m_tiles", "stages", "min_blocks")
+    shapes = {
+        tuple(getattr(shape, field) for field in tiling)
+        for shape in forward.SHAPES_TO_64 + forward.SHAPES_ABOVE_64
+    }
+    assert seen(*tiling) == shapes
+    assert {(d,) for d in shipped.HEAD_DIMS} == seen("head_dim")
+    masks = ("none", "bounds", "bool", "f16", "bf16", "f32")
+    assert seen("mask", "dtype") >= {(x, d) for x in masks[:3] for d in ("f16", "bf16")}
+    assert seen("mask") == {(x,) for x in masks}
+    assert seen("pair", "pair_copy_bytes") == {
+        ("none", 16),
+        *((pair, width) for pair in ("f16", "bf16") for width in (16, 8, 4, 2)),
+        *(("f32", width) for width in (16, 8, 4)),
+    }
+
+
+@unit
+@pytest.mark.parametrize("head_dim", shipped.HEAD_DIMS)
+def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = shipped.digests(head_dim)
+    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
+    assert not changed, (
+        f"the code of {len(changed)} of {len(found)} kernels is not the pinned one, the first is {changed[0]}; "
+        "if that is meant, run `python tests/shipped_kernels.py`"
+    )
+
+
+@unit
+def test_nothing_else_is_pinned() -> None:
+    names = {name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)}
+    assert set(json.loads(shipped.PINS.read_text())) == names
+
+
+@unit
+def test_the_digest_is_that_of_the_instructions() -> None:
+    """A pin would be of no use if it missed a changed instruction, or moved with a comment."""
+    _, kernel = next(shipped.rendered(8))
+    changed = kernel.text.replace("setp.lt.u32", "setp.le.u32", 1)
+    commented = kernel.text.replace("setp.lt.u32", "/* why */ setp.lt.u32", 1)
+    assert changed != kernel.text != commented
+
+    def digest(text: str) -> str:
+        return RenderedKernel(kernel.name, text, (), kernel.values, kernel.params).code_digest
+
+    assert digest(commented) == kernel.code_digest != digest(changed)
+
+
+# -- Resources -------------------------------------------------------------------------------------
+
+# Of each set of biases some tilings for some architecture would do to find a typing error; a spill needs all of them.
+ASSEMBLED = (8, 24, 32, 48, 64, 128)
+KINDS = {
+    "sm_80": (0, 2, 6, 9, 14),
+    "sm_86": (14,),
+    "sm_90": (1, 3, 5, 12, 13, 14),
+    "sm_100": (13,),
+}
+
+
+def check_resources(cubin: Cubin, kernel: RenderedKernel) -> None:
+    found = cubin.resources
+    what = f"{kernel.describe()} on {cubin.arch}: {found}"
+    assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
+    assert found.static_shared == 0, what
+    assert found.barriers == 1, what
+
+
+@unit
+@pytest.mark.parametrize("head_dim", ASSEMBLED)
+@pytest.mark.parametrize("arch", KINDS)
+def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
+    assembled = 0
+    for biases in KINDS[arch]:
+        dtype = ("bf16", "f16")[(biases + head_dim // 8) % 2]
+        for config in shipped.configurations(head_dim, dtype, biases):
+            if forward.violations(config, architecture(arch)):
+                continue
+            kernel = render(forward.NAME, forward.values(config))
+            cubin = assemble(kernel, arch, cache=None)
+            check_resources(cubin, kernel)
+            assert cubin.resources.registers * config.threads * config.min_blocks <= REGISTERS
+            assembled += 1
+    assert assembled >= len(KINDS[arch])
+
+
+@unit
+@pytest.mark.parametrize("head_dim", [8, 40, 128])
+@pytest.mark.parametrize("arch", KINDS)
+def test_scores_do_not_spill(arch: str, head_dim: int) -> None:
+    for name, kernel in shipped.rendered(head_dim):
+        if name.startswith("scores"):
+            check_resources(assemble(kernel, arch, cache=None), kernel)

@@ -1,0 +1,91 @@
+"""The kernel instances that a user can get, as a list that a test can afford, and digests of their code.
+
+A digest that differs from the pinned one says that the instructions of a kernel have changed; comments, line
+information and the places of macros do not count. After a change that is meant to change them:
+
+    python tests/shipped_kernels.py
+
+writes tests/kernels/shipped.json anew.
+"""
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+from cuevo.architectures import architecture
+from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.template import RenderedKernel, render
+
+PINS = Path(__file__).parent / "kernels" / "shipped.json"
+HEAD_DIMS = tuple(range(8, 129, 8))
+
+# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The first has keys that fill
+# their tiles, all others have not.
+BIASES = (
+    ("none", "none", 16),
+    *((mask, "none", 16) for mask in ("none", "bool", "own", "f32")),
+    *(
+        (mask, pair, alignment)
+        for (mask, pair), alignment in zip(
+            product(("none", "bool", "own", "f32"), ("own", "f32")),
+            (16, 8, 4, 16, 2, 4, 8, 16),
+            strict=True,
+        )
+    ),
+    ("own", "own", 16),
+    ("f32", "f32", 16),
+)
+
+
+def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Config]:
+    """The candidates for one set of biases, an index of `BIASES`, that some architecture can run."""
+    mask, pair, alignment = BIASES[biases]
+    keys = 256 if biases == 0 else 257
+    types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
+    problem = forward.Problem(1, 8, 2, 256, keys, head_dim, dtype, *types, alignment)
+    roomy = architecture("sm_90")
+    offered = (config for config, _ in forward.candidates(problem))
+    return [config for config in offered if not forward.violations(config, roomy, problem)]
+
+
+def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values: every tiling with some of the biases, every set of biases with some tiling."""
+    for biases in range(len(BIASES)):
+        dtype = ("bf16", "f16")[(head_dim // 8 + biases) % 2]
+        for index, config in enumerate(configurations(head_dim, dtype, biases)):
+            # A fifth of all, another fifth for the next head dim.
+            if (biases + 2 * index + head_dim // 8) % 5 == 0:
+                tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
+                name = "-".join((f"D{head_dim}", dtype, tiling, config.mask, config.pair, *width))
+                yield f"forward-{name}", forward.NAME, forward.values(config)
+    dtype = ("bf16", "f16")[head_dim // 8 % 2]
+    yield (
+        f"scores-D{head_dim}-{dtype}",
+        scores.NAME,
+        scores.values(scores.Config(head_dim=head_dim, dtype=dtype)),
+    )
+
+
+def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
+    for name, kernel, values in instances(head_dim):
+        yield name, render(kernel, values)
+
+
+def digests(head_dim: int) -> dict[str, str]:
+    """Name to the first half of the digest of its code."""
+    return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
+
+
+def main() -> None:
+    found: dict[str, str] = {}
+    for head_dim in HEAD_DIMS:
+        found |= digests(head_dim)
+    PINS.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{len(found)} digests in {PINS}")
+
+
+if __name__ == "__main__":
+    main()

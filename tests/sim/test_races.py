@@ -1,0 +1,97 @@
+"""Data races in shared memory: found where they are, and nowhere else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.errors import SimulatorError
+
+pytestmark = pytest.mark.unit
+
+START = """
+.reg .b64 p; .reg .b32 t, n, x, y, z, w, warp, own, other, base; .reg .pred first;
+.extern .shared .align 16 .b8 smem[];
+mov.u32 t, %tid.x; shr.u32 warp, t, 5; mov.u32 base, smem; mad.lo.u32 own, t, 4, base;
+xor.b32 other, t, 32; mad.lo.u32 other, other, 4, base; setp.eq.u32 first, warp, 0;
+ld.param.u64 p, [p0];
+"""
+
+
+def run(run_kernel: Any, body: str, arch: str = "sm_80") -> None:
+    run_kernel(
+        f"{START}{body} ret;", np.zeros(4096, np.uint8), block=64, grid=3, shared=1024, arch=arch
+    )
+
+
+RACES = {
+    "write, read": "st.shared.b32 [own], t; ld.shared.b32 x, [other];",
+    "read, write": """
+        st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other]; st.shared.b32 [own], t;""",
+    "write, write": "st.shared.b32 [own], t; st.shared.b32 [other], t;",
+    "write at once": "st.shared.b32 [base], t;",
+    "wide and narrow": """
+        @first st.shared.v4.b32 [base], {t, t, t, t}; @!first st.shared.b8 [base+7], t;""",
+    "no barrier after the first": """
+        st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [own]; st.shared.b32 [own], x;
+        ld.shared.b32 x, [other];""",
+    "a warp's own barrier is not the block's": """
+        st.shared.b32 [own], t; bar.warp.sync -1; ld.shared.b32 x, [other];""",
+    "several readers": """
+        @first st.shared.b32 [own], t; bar.sync 0; and.b32 x, t, 31; mad.lo.u32 x, x, 4, base;
+        ld.shared.b32 y, [x]; @!first st.shared.b32 [x], y;""",
+    "copy not waited for before the barrier": """
+        @first cp.async.ca.shared.global [own], [p], 4; cp.async.commit_group; bar.sync 0;
+        cp.async.wait_group 0; @!first ld.shared.b32 x, [other];""",
+    "no barrier after the wait": """
+        cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all; ld.shared.b32 x, [other];""",
+    "copy over what others still read": """
+        st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other];
+        cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all;""",
+    "ldmatrix": """
+        and.b32 x, t, 31; mad.lo.u32 x, x, 16, base; @first st.shared.v4.b32 [x], {t, t, t, t};
+        ldmatrix.sync.aligned.m8n8.x4.shared.b16 {x, y, z, w}, [x];""",
+}
+
+ORDERED = {
+    "barrier": "st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other];",
+    "two barriers": """
+        st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other]; bar.sync 0;
+        st.shared.b32 [own], x;""",
+    "own memory": "st.shared.b32 [own], t; ld.shared.b32 x, [own]; st.shared.b32 [own], x;",
+    "reading together": "@first st.shared.b32 [base], t; bar.sync 0; ld.shared.b32 x, [base];",
+    "neighbouring bytes": """
+        and.b32 x, t, 1; mad.lo.u32 x, warp, 2, x; add.u32 x, x, base; st.shared.b8 [x], t;
+        ld.shared.b8 y, [x];""",
+    "lanes of a warp": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "copy, wait, barrier": """
+        cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all; bar.sync 0;
+        ld.shared.b32 x, [other];""",
+    "barrier before the copy over": """
+        st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other]; bar.sync 0;
+        cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all;""",
+    "volatile": "st.volatile.shared.b32 [base], t; ld.volatile.shared.b32 x, [base];",
+    "atomics": """
+        @first st.shared.b32 [base], t; bar.sync 0; red.shared.add.u32 [base], 1; bar.sync 0;
+        ld.shared.b32 x, [base];""",
+    "named barrier of all": "st.shared.b32 [own], t; bar.sync 3, 64; ld.shared.b32 x, [other];",
+}
+
+
+@pytest.mark.parametrize("body", RACES.values(), ids=RACES.keys())
+def test_races(run_kernel: Any, body: str) -> None:
+    with pytest.raises(SimulatorError, match=r"data race: (reads|writes) shared offset \d+, which"):
+        run(run_kernel, body)
+
+
+@pytest.mark.parametrize("body", ORDERED.values(), ids=ORDERED.keys())
+def test_what_is_ordered(run_kernel: Any, body: str) -> None:
+    run(run_kernel, body)
+
+
+def test_the_other_warp_is_named(run_kernel: Any) -> None:
+    message = r"reads shared offset 128, which warp 1 wrote without a barrier between"
+    with pytest.raises(SimulatorError, match=message) as caught:
+        run(run_kernel, RACES["write, read"])
+    assert "block (0, 0, 0), thread (0, 0, 0) [warp 0, lane 0]" in str(caught.value)

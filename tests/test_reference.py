@@ -1,0 +1,124 @@
+"""cuevo.reference against the formula, written out as loops over Python numbers."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cuevo import reference
+
+pytestmark = pytest.mark.unit
+
+
+def by_hand(q, k, v, mask=None, pair=None, scale=None):
+    """One sum at a time, in fsum's exact arithmetic."""
+    batch, rows, queries, heads, head_dim = q.shape
+    keys = k.shape[2]
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    out = np.zeros(q.shape)
+    lse = np.full((batch, rows, heads, queries), -math.inf)
+    for b, n, i, h in np.ndindex(batch, rows, queries, heads):
+        scores = []
+        for j in range(keys):
+            s = scale * math.fsum(float(x) * float(y) for x, y in zip(q[b, n, i, h], k[b, n, j, h], strict=True))
+            if mask is not None and mask.dtype == np.bool_:
+                s = s if mask[b, n, 0, 0, j] else -math.inf
+            elif mask is not None:
+                s += float(mask[b, n, 0, 0, j])
+            if pair is not None:
+                s += float(pair[b, 0, h, i, j])
+            scores.append(s)
+        highest = max(scores, default=-math.inf)
+        if highest == -math.inf:
+            continue
+        weights = [math.exp(s - highest) for s in scores]
+        total = math.fsum(weights)
+        lse[b, n, h, i] = highest + math.log(total)
+        for d in range(head_dim):
+            out[b, n, i, h, d] = math.fsum(w * float(v[b, n, j, h, d]) for j, w in enumerate(weights)) / total
+    return out, lse
+
+
+def make(dtype=np.float16, keys=5):
+    rng = np.random.default_rng(7)
+    q = rng.standard_normal((2, 3, 4, 2, 8)).astype(dtype)
+    k, v = rng.standard_normal((2, 2, 3, keys, 2, 8)).astype(dtype)
+    mask = rng.standard_normal((2, 3, 1, 1, keys)).astype(np.float32)
+    pair = rng.standard_normal((2, 1, 2, 4, keys)).astype(dtype)
+    return q, k, v, mask, pair
+
+
+def compare(*arguments, **options):
+    out, lse = reference.attention(*arguments, **options)
+    expected, expected_lse = by_hand(*arguments, **options)
+    assert out.dtype == lse.dtype == np.float64
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(lse, expected_lse, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_both_biases(dtype):
+    compare(*make(dtype))
+
+
+def test_without_biases():
+    compare(*make()[:3])
+
+
+@pytest.mark.parametrize("scale", [1.0, -2.5, 0.0, 1e-30])
+def test_scale(scale):
+    compare(*make(), scale=scale)
+
+
+def test_a_bool_mask_says_which_keys_attend():
+    q, k, v, mask, pair = make()
+    compare(q, k, v, mask > 0, pair)
+
+
+def test_one_key_is_copied():
+    q, k, v, mask, pair = make(keys=1)
+    out, lse = reference.attention(q, k, v, mask, pair)
+    np.testing.assert_allclose(out, np.broadcast_to(v.astype(np.float64), out.shape), rtol=1e-15)
+    assert np.isfinite(lse).all()
+
+
+def test_rows_of_nothing_but_minus_infinity():
+    q, k, v, mask, pair = make()
+    mask[0, 1] = -np.inf
+    pair[1, 0, 1, 2] = -np.inf
+    mask[1, 2, ..., :3] = -np.inf
+    compare(q, k, v, mask, pair)
+    out, lse = reference.attention(q, k, v, mask, pair)
+    assert (out[0, 1] == 0).all() and np.isneginf(lse[0, 1]).all()
+    assert (out[1, :, 2, 1] == 0).all() and np.isneginf(lse[1, :, 1, 2]).all()
+    assert np.isneginf(lse).sum() == 2 * 4 + 3
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v, mask, pair = make()
+    compare(q, k, v, mask + np.float32(1e6), pair)
+    compare(q, k, v, mask - np.float32(1e6), pair)
+
+
+def test_nan_stays_in_the_rows_that_it_reaches():
+    q, k, v, *_ = make()
+    q[1, 2, 3, 1, 0] = np.nan
+    out, lse = reference.attention(q, k, v)
+    reached = np.zeros(out.shape, bool)
+    reached[1, 2, 3, 1] = True
+    np.testing.assert_array_equal(np.isnan(out), reached)
+    assert np.isnan(lse[1, 2, 1, 3]) and np.isnan(lse).sum() == 1
+
+
+def test_no_keys():
+    q, k, v, *_ = make()
+    out, lse = reference.attention(q, k[:, :, :0], v[:, :, :0])
+    assert (out == 0).all() and np.isneginf(lse).all()
+
+
+def test_additive():
+    np.testing.assert_array_equal(reference.additive(np.array([True, False])), [0.0, -np.inf])
+    np.testing.assert_array_equal(
+        reference.additive(np.array([1.5, -np.inf], np.float16)), [1.5, -np.inf]
+    )
