@@ -223,7 +223,9 @@ def _mask(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
     """Memory for mask_bias, [B, N, 1, 1, Lk]."""
     size = dtype.itemsize
     if layout == "padded":
-        return lay_out(shape, dtype, row_bytes=(shape[4] + 3) * size, gaps=True, unit=size, shift=size)
+        return lay_out(
+            shape, dtype, row_bytes=(shape[4] + 3) * size, gaps=True, unit=size, shift=size
+        )
     if layout == "keys first":
         return lay_out(shape, dtype, order=(0, 4, 1, 2, 3))
     if layout == "reversed":
@@ -239,7 +241,9 @@ def _pair(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
         # The next row length that is an odd multiple, so that rows have this alignment and no better one.
         unit = max(int(layout.split()[1]), dtype.itemsize)
         units = -(-shape[4] * dtype.itemsize // unit)
-        return lay_out(shape, dtype, row_bytes=(units | 1) * unit, gaps=True, unit=2 * unit, shift=unit)
+        return lay_out(
+            shape, dtype, row_bytes=(units | 1) * unit, gaps=True, unit=2 * unit, shift=unit
+        )
     if layout == "queries first":
         return lay_out(shape, dtype, order=(0, 3, 1, 2, 4))
     if layout == "reversed":
@@ -406,7 +410,9 @@ def check(
     """
     exact, exact_lse = expected(case, inputs)
     if case.values.startswith("nan"):
-        assert np.isnan(exact).any() and not np.isnan(exact).all(), f"{case} has no NaN, or only NaN"
+        assert np.isnan(exact).any() and not np.isnan(exact).all(), (
+            f"{case} has no NaN, or only NaN"
+        )
     tolerance = TOLERANCE[case.dtype] + slack
     out = out.astype(np.float64)
     sound = compare_specials(case, "out", out, exact)

@@ -17,7 +17,17 @@ LENGTHS = (
     *(71, 80, 96, 97, 101, 113, 127, 128, 129, 139, 149, 160, 167, 191, 192, 193, 197, 199, 200),
 )
 SCALES = (None, None, None, None, None, None, 1.0, 0.1, -0.3, 0.0, 1e-4, 1e-20, -1e-25)
-OUTER = ((1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 2), (1, 5, 1), (2, 2, 1), (1, 4, 1), (3, 1, 1), (1, 1, 3))
+OUTER = (
+    (1, 1, 1),
+    (1, 2, 1),
+    (1, 3, 2),
+    (2, 1, 2),
+    (1, 5, 1),
+    (2, 2, 1),
+    (1, 4, 1),
+    (3, 1, 1),
+    (1, 1, 3),
+)
 """B, N, H."""
 ARCHS = ("sm_80", "sm_90", "sm_80", "sm_86", "sm_90")
 MOST_SCORES = 60_000
@@ -47,14 +57,19 @@ def sweep(size: int = SIZE, seed: int = 2025) -> Iterator[Case]:
     lengths, scales, outer = Deck(LENGTHS, rng), Deck(SCALES, rng), Deck(OUTER, rng)
     values, layouts, archs = Deck(VALUES, rng), Deck(LAYOUTS, rng), Deck(ARCHS, rng)
     mask_layouts, pair_layouts = Deck(MASK_LAYOUTS, rng), Deck(PAIR_LAYOUTS, rng)
-    biases = Deck([(m, p) for m in ("none", "own", "f32", "bool") for p in ("none", "own", "f32")], rng)
+    biases = Deck(
+        [(m, p) for m in ("none", "own", "f32", "bool") for p in ("none", "own", "f32")], rng
+    )
     floats, any_mask = Deck(("own", "f32"), rng), Deck(("own", "f32", "bool"), rng)
     shapes = Deck((None, 0, 1, 2, 3, 4, 5, 6), rng)
     for index in range(size):
         dtype, head_dim = kinds.deal()
         kind = values.deal()
         mask, pair = biases.deal()
-        if kind in ("far mask", "far mask, leading", "offset", "nan mask") and mask in ("none", "bool"):
+        if kind in ("far mask", "far mask, leading", "offset", "nan mask") and mask in (
+            "none",
+            "bool",
+        ):
             mask = floats.deal()
         elif kind in ("dead by mask", "leading keys masked") and mask == "none":
             mask = any_mask.deal()

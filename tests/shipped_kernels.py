@@ -57,7 +57,10 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
         for index, config in enumerate(configurations(head_dim, dtype, biases)):
             # A fifth of all, another fifth for the next head dim.
             if (biases + 2 * index + head_dim // 8) % 5 == 0:
-                tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                tiling = (
+                    f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                    f"-m{config.m_tiles}-stages{config.stages}-blocks{config.min_blocks}"
+                )
                 width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
                 name = "-".join((f"D{head_dim}", dtype, tiling, config.mask, config.pair, *width))
                 yield f"forward-{name}", forward.NAME, forward.values(config)

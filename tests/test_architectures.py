@@ -37,7 +37,9 @@ def test_features_of_one_architecture_change_no_limit(suffix: str) -> None:
     assert vars(special) | {"name": plain.name} == vars(plain)
 
 
-@pytest.mark.parametrize(("name", "known"), [("sm_88", "sm_87"), ("sm_95", "sm_90"), ("sm_999", "sm_120")])
+@pytest.mark.parametrize(
+    ("name", "known"), [("sm_88", "sm_87"), ("sm_95", "sm_90"), ("sm_999", "sm_120")]
+)
 def test_a_newer_one_has_at_least_the_limits_of_the_one_before(name: str, known: str) -> None:
     found, older = architecture(name), architecture(known)
     assert (found.name, found.number) == (name, int(name[3:]))
@@ -45,7 +47,11 @@ def test_a_newer_one_has_at_least_the_limits_of_the_one_before(name: str, known:
     assert found.threads_per_multiprocessor == older.threads_per_multiprocessor
 
 
-@pytest.mark.parametrize("name", ["sm_60", "sm_69", "sm_7", "80", "sm_", "sm_80x", "compute_80", "ampere", ""])
+@pytest.mark.parametrize(
+    "name", ["sm_60", "sm_69", "sm_7", "80", "sm_", "sm_80x", "compute_80", "ampere", ""]
+)
 def test_what_is_no_architecture(name: str) -> None:
-    with pytest.raises(ValueError, match="must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got"):
+    with pytest.raises(
+        ValueError, match="must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got"
+    ):
         architecture(name)

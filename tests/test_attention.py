@@ -80,7 +80,12 @@ def test_addresses_are_enough() -> None:
     inputs, call = arguments(SMALL)
     views = {
         key: array_from_pointer(
-            x.array.ctypes.data, x.array.shape, x.array.dtype, strides=x.array.strides, device="cpu", owner=x
+            x.array.ctypes.data,
+            x.array.shape,
+            x.array.dtype,
+            strides=x.array.strides,
+            device="cpu",
+            owner=x,
         )
         for key, x in inputs.items()
     }
@@ -164,7 +169,9 @@ SETTINGS = (
     dict(block_queries=256, stages=2),
     dict(min_blocks=2),
 )
-MEDIUM = dict(block_rows=2, block_queries=64, block_keys=64, chunk_keys=32, m_tiles=2, stages=3, min_blocks=1)
+MEDIUM = dict(
+    block_rows=2, block_queries=64, block_keys=64, chunk_keys=32, m_tiles=2, stages=3, min_blocks=1
+)
 
 
 @kernel
@@ -180,7 +187,9 @@ def test_settings_change_what_is_chosen(settings: dict[str, Any]) -> None:
 
 
 @kernel
-@pytest.mark.parametrize("pair_layout", ["aligned 16", "aligned 8", "aligned 4", "aligned 2", "packed"])
+@pytest.mark.parametrize(
+    "pair_layout", ["aligned 16", "aligned 8", "aligned 4", "aligned 2", "packed"]
+)
 @pytest.mark.parametrize("pair", ["f16", "f32"])
 def test_pair_bias_of_every_alignment(pair: str, pair_layout: str) -> None:
     """133 keys: packed rows are as aligned as an element is."""
@@ -216,9 +225,7 @@ def test_what_is_not_given_follows_from_the_problem() -> None:
         ("fast", TypeError, "config: expected evoformer_forward_sm80.Config or a mapping .*; got str"),
     ],
 )  # fmt: skip
-def test_a_configuration_that_cannot_be(
-    config: Any, error: type[Exception], words: str
-) -> None:
+def test_a_configuration_that_cannot_be(config: Any, error: type[Exception], words: str) -> None:
     _, call = arguments(SMALL)
     place = Recorder()
     with pytest.raises(error, match=words):

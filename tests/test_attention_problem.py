@@ -191,7 +191,9 @@ def test_rows_that_are_too_long(axis: str) -> None:
     short = view(np.zeros((1, 1, 1, 1, 8), np.float16))
     long = replace(short, shape=(1, 1, 2**28 + 1, 1, 8), strides=(0, 0, 0, 0, 2))
     q, k = (long, short) if axis == "Lq" else (short, long)
-    with pytest.raises(ValueError, match=f"{axis}: at most 268435456 positions in a row; got 268435457"):
+    with pytest.raises(
+        ValueError, match=f"{axis}: at most 268435456 positions in a row; got 268435457"
+    ):
         state_problem(q, k, k)
 
 

@@ -96,7 +96,11 @@ def test_refused_before_anything_runs(what: str) -> None:
         ("gpu", ValueError, "^device: expected 'sim', 'sim:sm_90', 'cuda' or 'cuda:0'; got 'gpu'"),
         (["sim"], TypeError, "^device: expected None, a name .* got list"),
         (3, TypeError, "^device: expected None, a name .* got int"),
-        ("sim:sm_75", ValueError, "no configuration for .* on sm_75:\n.* need sm_80; this is sm_75"),
+        (
+            "sim:sm_75",
+            ValueError,
+            "no configuration for .* on sm_75:\n.* need sm_80; this is sm_75",
+        ),
     ],
 )
 def test_devices_that_cannot_be(device: Any, error: type[Exception], words: str) -> None:
@@ -175,7 +179,9 @@ def test_without_a_gpu_only_the_cpu_executor_runs(monkeypatch: pytest.MonkeyPatc
 @gpu
 def test_a_result_that_does_not_fit_into_memory(executor: DriverExecutor) -> None:
     """The context is as good as before."""
-    arrays = {name: x for name, x in call().items() if name not in ("device", "mask_bias", "pair_bias")}
+    arrays = {
+        name: x for name, x in call().items() if name not in ("device", "mask_bias", "pair_bias")
+    }
     on_device = {name: executor.copy_to_device(cuevo.arrays.view(x)) for name, x in arrays.items()}
     rows = 1 + executor.info.memory_bytes // (2 * 8 * 2 * 16)
     huge = {

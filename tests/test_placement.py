@@ -117,7 +117,9 @@ def test_arrays_on_several_devices(two_gpus: list[FakeDriverExecutor]) -> None:
 def test_arrays_on_another_device_than_the_one_asked_for(
     two_gpus: list[FakeDriverExecutor], device: str
 ) -> None:
-    with pytest.raises(ValueError, match="device: the arrays are on cuda:1, and .* cannot read them"):
+    with pytest.raises(
+        ValueError, match="device: the arrays are on cuda:1, and .* cannot read them"
+    ):
         executor_for(device, [on("cuda:1")])
 
 
@@ -131,14 +133,18 @@ def test_names_of_no_device(two_gpus: list[FakeDriverExecutor], device: str) -> 
 @unit
 @pytest.mark.parametrize("arch", ["sm_60", "ampere", "90"])
 def test_architectures_that_the_cpu_executor_has_not(arch: str) -> None:
-    with pytest.raises(ValueError, match=f"arch must be sm_70 or later, such as 'sm_80', not '{arch}'"):
+    with pytest.raises(
+        ValueError, match=f"arch must be sm_70 or later, such as 'sm_80', not '{arch}'"
+    ):
         executor_for(f"sim:{arch}", [HOST])
 
 
 @unit
 @pytest.mark.parametrize("device", [0, object, b"sim"])
 def test_what_names_no_device(device: Any) -> None:
-    with pytest.raises(TypeError, match="device: expected None, a name such as 'sim' or 'cuda:0', or"):
+    with pytest.raises(
+        TypeError, match="device: expected None, a name such as 'sim' or 'cuda:0', or"
+    ):
         executor_for(device, [HOST])
 
 

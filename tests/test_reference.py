@@ -21,7 +21,9 @@ def by_hand(q, k, v, mask=None, pair=None, scale=None):
     for b, n, i, h in np.ndindex(batch, rows, queries, heads):
         scores = []
         for j in range(keys):
-            s = scale * math.fsum(float(x) * float(y) for x, y in zip(q[b, n, i, h], k[b, n, j, h], strict=True))
+            s = scale * math.fsum(
+                float(x) * float(y) for x, y in zip(q[b, n, i, h], k[b, n, j, h], strict=True)
+            )
             if mask is not None and mask.dtype == np.bool_:
                 s = s if mask[b, n, 0, 0, j] else -math.inf
             elif mask is not None:
@@ -36,7 +38,9 @@ def by_hand(q, k, v, mask=None, pair=None, scale=None):
         total = math.fsum(weights)
         lse[b, n, h, i] = highest + math.log(total)
         for d in range(head_dim):
-            out[b, n, i, h, d] = math.fsum(w * float(v[b, n, j, h, d]) for j, w in enumerate(weights)) / total
+            out[b, n, i, h, d] = (
+                math.fsum(w * float(v[b, n, j, h, d]) for j, w in enumerate(weights)) / total
+            )
     return out, lse
 
 

@@ -254,18 +254,47 @@ class Shape:
     speed: float
     m_tiles: int = 2
     chunk_keys: int = 32
+    excludes: frozenset[str] = frozenset()
+    """Traits of problems for which the registers do not suffice; see `traits`."""
+
+
+def traits(problem: Problem) -> frozenset[str]:
+    """What of a problem costs a kernel registers: "f32 pair", "2-byte pair copies"."""
+    found = set()
+    if problem.pair == "f32":
+        found.add("f32 pair")
+    if problem.pair != "none" and problem.pair_alignment == 2:
+        found.add("2-byte pair copies")
+    return frozenset(found)
 
 
 #: Tilings by the largest head_dim that they are for, measured on an H200 (docs/measurements). Four threadblocks of four warps, 128
 #: registers a thread, beat fewer and larger ones as long as the output leaves room for the scores.
 SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
+        8,
+        (
+            Shape(2, 64, 64, 3, 3, True, 1.00),
+            Shape(2, 64, 32, 3, 4, False, 1.00),
+            Shape(1, 64, 32, 3, 8, False, 0.94),
+            Shape(1, 32, 32, 3, 8, False, 0.60),
+        ),
+    ),
+    (
         16,
         (
-            Shape(2, 64, 32, 3, 4, False, 1.00),
-            Shape(1, 128, 64, 3, 3, True, 0.90),
-            Shape(1, 64, 64, 3, 6, True, 0.86),
-            Shape(1, 64, 32, 3, 8, False, 0.84),
+            Shape(2, 64, 64, 3, 4, True, 1.00, excludes=frozenset({"2-byte pair copies"})),
+            Shape(2, 64, 32, 3, 4, False, 0.92),
+            Shape(1, 64, 32, 3, 8, False, 0.86),
+            Shape(1, 32, 32, 3, 8, False, 0.60),
+        ),
+    ),
+    (
+        24,
+        (
+            Shape(1, 128, 64, 2, 4, False, 1.00, excludes=frozenset({"f32 pair"})),
+            Shape(2, 64, 32, 3, 4, False, 0.95),
+            Shape(1, 64, 32, 3, 7, False, 0.90),
             Shape(1, 32, 32, 3, 8, False, 0.60),
         ),
     ),
@@ -273,13 +302,13 @@ SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
         32,
         (
             Shape(2, 64, 32, 3, 4, False, 1.00),
-            Shape(3, 64, 64, 3, 2, True, 0.97),
-            Shape(1, 64, 32, 3, 7, False, 0.94),
+            Shape(3, 64, 64, 3, 2, True, 0.96),
+            Shape(1, 64, 32, 3, 7, False, 0.95),
             Shape(1, 32, 32, 3, 8, False, 0.60),
         ),
     ),
     (
-        48,
+        56,
         (
             Shape(1, 128, 64, 2, 3, False, 1.00),
             Shape(2, 64, 64, 3, 2, True, 0.90),
@@ -314,7 +343,10 @@ def shapes(head_dim: int) -> tuple[Shape, ...]:
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
+    present = traits(problem)
     for shape in shapes(problem.head_dim):
+        if shape.excludes & present:
+            continue
         config = Config(
             head_dim=problem.head_dim,
             block_rows=shape.block_rows,

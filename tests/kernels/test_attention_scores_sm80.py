@@ -74,12 +74,14 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Any finite bit pattern: subnormals, zeros of both signs, products that overflow."""
-    bits = rng.integers(0, 1 << 16, shape, dtype=np.uint16)
-    bits[rng.random(shape) < 0.1] &= 0x8000
-    exponent = 0x7C00 if dtype == np.float16 else 0x7F80
-    bits[(bits & exponent) == exponent] &= 0x80FF
-    return bits.view(dtype)
+    """Exponents from end to end: subnormals, zeros of both signs; in bfloat16 some products overflow."""
+    fraction, largest = (10, 30) if dtype == np.float16 else (7, 190)
+    field = rng.integers(0, largest + 1, shape)
+    if dtype != np.float16:
+        field[rng.random(shape) < 0.01] = 254
+    bits = (field << fraction | rng.integers(0, 1 << fraction, shape)).astype(np.uint16)
+    bits[rng.random(shape) < 0.1] = 0
+    return (bits | rng.integers(0, 2, shape, dtype=np.uint16) << 15).view(dtype)
 
 
 def subnormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -92,7 +94,9 @@ def subnormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
     return bits.view(dtype)
 
 
-def cancelling(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def cancelling(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray:
     """Pairs of opposite large numbers, and small ones that truncation takes from them."""
     x = rng.standard_normal(shape)
     x[..., 1::4] = -x[..., ::4] * (1 + 2.0**-6)
@@ -100,7 +104,9 @@ def cancelling(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype
     return x.astype(dtype)
 
 
-def not_finite(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def not_finite(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray:
     """A few infinities, NaNs and zeros among ordinary numbers."""
     x = rng.standard_normal(shape)
     for value in (np.inf, -np.inf, np.nan, 0.0):

@@ -65,9 +65,7 @@ def run_on_cpu(
     return results
 
 
-def run_on_gpu(
-    case: Case, inputs: dict[str, Strided], place: DriverExecutor
-) -> dict[str, Strided]:
+def run_on_gpu(case: Case, inputs: dict[str, Strided], place: DriverExecutor) -> dict[str, Strided]:
     results = cases.make_results(case)
     on_device = OnDevice(inputs | results, place)
     launch(case, place, on_device.views)
@@ -182,7 +180,9 @@ FAR = (-1e9, -1e15, FARTHEST)
 """What models write instead of -inf."""
 
 
-def far_case(dtype: str, head_dim: int, where: str, value: float) -> tuple[Case, dict[str, Strided]]:
+def far_case(
+    dtype: str, head_dim: int, where: str, value: float
+) -> tuple[Case, dict[str, Strided]]:
     """Row 0: the first 70 of 75 keys are far below, row 1: all are."""
     case = Case(dtype, head_dim, 20, 75, rows=2, **{where: "f32"}, seed=head_dim)
     inputs = cases.make(case)
@@ -231,9 +231,7 @@ def test_a_bias_of_1e4_on_every_key(head_dim: int, offset: float, arch: str) -> 
     known to two units in the last place, 2^-22 M.
     """
     for dtype in ("f16", "bf16"):
-        case = Case(
-            dtype, head_dim, 50, 70, mask="f32", values="offset", offset=offset, arch=arch
-        )
+        case = Case(dtype, head_dim, 50, 70, mask="f32", values="offset", offset=offset, arch=arch)
         inputs = cases.make(case)
         results = run_on_cpu(case, inputs)
         slack = 2.0**-22 * abs(offset)
@@ -252,7 +250,9 @@ def problems() -> list[Problem]:
     found = []
     for head_dim in range(8, 129, 8):
         for index, (mask, pair) in enumerate(
-            (mask, pair) for mask in ("none", "own", "f32", "bool") for pair in ("none", "own", "f32")
+            (mask, pair)
+            for mask in ("none", "own", "f32", "bool")
+            for pair in ("none", "own", "f32")
         ):
             dtype = ("bf16", "f16")[(head_dim // 8 + index) % 2]
             batch, rows, heads, queries, keys = (
@@ -366,9 +366,7 @@ def test_each_constraint_of_a_problem(
     config: dict[str, Any], problem: dict[str, Any], reason: str
 ) -> None:
     assert forward.violations(BASE, SM_80, PROBLEM) == ()
-    (found,) = forward.violations(
-        replace(BASE, **config), SM_80, replace(PROBLEM, **problem)
-    )
+    (found,) = forward.violations(replace(BASE, **config), SM_80, replace(PROBLEM, **problem))
     assert reason in found
 
 
