@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
-
 from attention_cases import LAYOUTS, MASK_LAYOUTS, PAIR_LAYOUTS, VALUES, Case
 
 SIZE = 240

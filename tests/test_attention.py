@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+import attention_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
-
-import attention_cases as cases
-import cuevo
 from attention_cases import Case
 from attention_sweep import CASES, name
+
+import cuevo
 from cuevo import placement, reference
 from cuevo.arrays import array_from_pointer, view
 from cuevo.kernels import evoformer_forward_sm80 as forward
@@ -219,12 +219,20 @@ def test_what_is_not_given_follows_from_the_problem() -> None:
 @pytest.mark.parametrize(
     ("config", "error", "words"),
     [
-        (dict(stages=9), ValueError, r"config: Config\(.*\) cannot run: stages must be 2 to 6, not 9"),
+        (
+            dict(stages=9),
+            ValueError,
+            r"config: Config\(.*\) cannot run: stages must be 2 to 6, not 9",
+        ),
         (dict(block_keys=96), ValueError, "config: .*block_keys must be 32, 64, 128 or 256"),
         (dict(tiles=9), TypeError, "config: .*tiles"),
-        ("fast", TypeError, "config: expected evoformer_forward_sm80.Config or a mapping .*; got str"),
+        (
+            "fast",
+            TypeError,
+            "config: expected evoformer_forward_sm80.Config or a mapping .*; got str",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_configuration_that_cannot_be(config: Any, error: type[Exception], words: str) -> None:
     _, call = arguments(SMALL)
     place = Recorder()
@@ -289,7 +297,7 @@ def test_an_address_that_is_less_aligned_gets_another_plan() -> None:
 @kernel
 def test_out_of_other_strides_gets_another_plan() -> None:
     place = Recorder()
-    inputs, call = arguments(SMALL)
+    _inputs, call = arguments(SMALL)
     expected = cuevo.attention(**call, device=place)
     for layout in ("packed", "heads first", "reversed"):
         results = cases.make_results(replace(SMALL, layout=layout))

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import attention_cases as cases
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda.bindings import driver as cuda
-
-import attention_cases as cases
-import cuevo
 from attention_cases import Case, Strided
 from attention_sweep import CASES, name
+from cuda.bindings import driver as cuda
+
+import cuevo
 from cuevo import reference
 from cuevo.arrays import ArrayView, DeviceArray
 from cuevo.context import check

@@ -131,43 +131,179 @@ def test_strides_of_single_positions_say_nothing() -> None:
 
 ZEROS = np.zeros
 REFUSED = {
-    "q of four axes": (dict(q=ZEROS((N, LQ, H, D), BF16)), ValueError, r"q: expected an array \[B, N, Lq, H, D\]; got 4 axes, shape \(3, 4, 6, 16\)"),
-    "k of four axes": (dict(k=ZEROS((N, LK, H, D), BF16)), ValueError, r"k: expected an array \[B, N, Lk, H, D\]; got 4 axes"),
-    "k of another B": (dict(k=ZEROS((1, N, LK, H, D), BF16)), ValueError, r"k: expected an array \[B, N, Lk, H, D\] = \(2, 3, 5, 6, 16\); got 5 axes, shape \(1, 3, 5, 6, 16\)"),
+    "q of four axes": (
+        dict(q=ZEROS((N, LQ, H, D), BF16)),
+        ValueError,
+        r"q: expected an array \[B, N, Lq, H, D\]; got 4 axes, shape \(3, 4, 6, 16\)",
+    ),
+    "k of four axes": (
+        dict(k=ZEROS((N, LK, H, D), BF16)),
+        ValueError,
+        r"k: expected an array \[B, N, Lk, H, D\]; got 4 axes",
+    ),
+    "k of another B": (
+        dict(k=ZEROS((1, N, LK, H, D), BF16)),
+        ValueError,
+        r"k: expected an array \[B, N, Lk, H, D\] = \(2, 3, 5, 6, 16\); got 5 axes, shape \(1, 3, 5, 6, 16\)",
+    ),
     "k of another D": (dict(k=ZEROS((B, N, LK, H, 8), BF16)), ValueError, "^k: expected"),
-    "v of another length": (dict(v=ZEROS((B, N, LQ, H, D), BF16)), ValueError, r"^v: expected an array \[B, N, Lk, H, D\]"),
-    "v heads first": (dict(v=ZEROS((B, N, H, LK, D), BF16)), ValueError, r"^v: expected .* got 5 axes, shape \(2, 3, 6, 5, 16\)"),
-    "mask of two axes": (dict(mask_bias=ZEROS((N, LK), np.float32)), ValueError, r"^mask_bias: expected an array \[B, N, 1, 1, Lk\] = \(2, 3, 1, 1, 5\); got 2 axes"),
-    "mask of queries": (dict(mask_bias=ZEROS((B, N, 1, 1, LQ), np.float32)), ValueError, "^mask_bias: expected"),
-    "mask of one batch": (dict(mask_bias=ZEROS((1, N, 1, 1, LK), np.float32)), ValueError, "^mask_bias: expected"),
-    "pair of every row": (dict(pair_bias=ZEROS((B, N, H, LQ, LK), BF16)), ValueError, r"^pair_bias: expected an array \[B, 1, H, Lq, Lk\] = \(2, 1, 6, 4, 5\)"),
-    "pair transposed": (dict(pair_bias=ZEROS((B, 1, H, LK, LQ), BF16)), ValueError, "^pair_bias: expected"),
+    "v of another length": (
+        dict(v=ZEROS((B, N, LQ, H, D), BF16)),
+        ValueError,
+        r"^v: expected an array \[B, N, Lk, H, D\]",
+    ),
+    "v heads first": (
+        dict(v=ZEROS((B, N, H, LK, D), BF16)),
+        ValueError,
+        r"^v: expected .* got 5 axes, shape \(2, 3, 6, 5, 16\)",
+    ),
+    "mask of two axes": (
+        dict(mask_bias=ZEROS((N, LK), np.float32)),
+        ValueError,
+        r"^mask_bias: expected an array \[B, N, 1, 1, Lk\] = \(2, 3, 1, 1, 5\); got 2 axes",
+    ),
+    "mask of queries": (
+        dict(mask_bias=ZEROS((B, N, 1, 1, LQ), np.float32)),
+        ValueError,
+        "^mask_bias: expected",
+    ),
+    "mask of one batch": (
+        dict(mask_bias=ZEROS((1, N, 1, 1, LK), np.float32)),
+        ValueError,
+        "^mask_bias: expected",
+    ),
+    "pair of every row": (
+        dict(pair_bias=ZEROS((B, N, H, LQ, LK), BF16)),
+        ValueError,
+        r"^pair_bias: expected an array \[B, 1, H, Lq, Lk\] = \(2, 1, 6, 4, 5\)",
+    ),
+    "pair transposed": (
+        dict(pair_bias=ZEROS((B, 1, H, LK, LQ), BF16)),
+        ValueError,
+        "^pair_bias: expected",
+    ),
     "out of another shape": (dict(out=ZEROS((B, N, LK, H, D), BF16)), ValueError, "^out: expected"),
-    "q of float32": (dict(q=ZEROS((B, N, LQ, H, D), np.float32)), TypeError, "^q: expected float16 or bfloat16; got float32"),
-    "k of another type": (dict(k=ZEROS((B, N, LK, H, D), np.float16)), TypeError, "^k: expected bfloat16, the type of q; got float16"),
-    "v of another type": (dict(v=ZEROS((B, N, LK, H, D), np.int16)), TypeError, "^v: expected bfloat16, the type of q; got int16"),
-    "out of another type": (dict(out=ZEROS((B, N, LQ, H, D), np.float32)), TypeError, "^out: expected bfloat16, the type of q; got float32"),
-    "mask of another type": (dict(mask_bias=ZEROS((B, N, 1, 1, LK), np.float16)), TypeError, "^mask_bias: expected bfloat16, the type of q, float32 or bool; got float16"),
-    "mask of integers": (dict(mask_bias=ZEROS((B, N, 1, 1, LK), np.uint8)), TypeError, "^mask_bias: expected .* got uint8"),
-    "pair of another type": (dict(pair_bias=ZEROS((B, 1, H, LQ, LK), np.float16)), TypeError, "^pair_bias: expected bfloat16, the type of q, or float32; got float16"),
-    "pair of bool": (dict(pair_bias=ZEROS((B, 1, H, LQ, LK), np.bool_)), TypeError, "^pair_bias: expected .* got bool"),
-    "q with a gap in D": (dict(q=ZEROS((B, N, LQ, H, 2 * D), BF16)[..., ::2]), ValueError, "^q: its last axis, D, must be contiguous, a stride of 2 bytes, .* its stride is 4"),
-    "k transposed": (dict(k=ZEROS((B, N, LK, D, H), BF16).swapaxes(3, 4)), ValueError, "^k: its last axis, D, must be contiguous"),
-    "D reversed": (dict(v=ZEROS((B, N, LK, H, D), BF16)[..., ::-1]), ValueError, "^v: its last axis, D, must be contiguous, .* its stride is -2"),
-    "D broadcast": (dict(q=np.broadcast_to(ZEROS((B, N, LQ, H, 1), BF16), (B, N, LQ, H, D))), ValueError, "^q: its last axis, D, must be contiguous, .* its stride is 0"),
-    "q off by 8 bytes": (dict(q=moved(ZEROS((B, N, LQ, H, D), BF16), 8)), ValueError, "^q: its rows must start at multiples of 16 bytes; its address is 0x100008"),
-    "k rows off": (dict(k=ZEROS((B, N, LK, H, D + 4), BF16)[..., :D]), ValueError, r"^k: its rows must start at multiples of 16 bytes; the stride of axis \w+ is \d+ bytes"),
-    "v heads off": (dict(v=strided(ZEROS((B, N, LK, H, D), BF16), 3, 40)), ValueError, "^v: .*the stride of axis H is 40 bytes"),
-    "out batches off": (dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 0, 1 << 20 | 4)), ValueError, "^out: .*the stride of axis B is 1048580 bytes"),
-    "out broadcast": (dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 1, 0)), ValueError, "^out: the stride of axis N is 0, so that its elements overlap"),
-    "out read-only": (dict(out=replace(view(ZEROS((B, N, LQ, H, D), BF16)), readonly=True)), ValueError, "^out: has to be writable; this array is read-only"),
-    "pair with gaps": (dict(pair_bias=ZEROS((B, 1, H, LQ, 2 * LK), BF16)[..., ::2]), ValueError, "^pair_bias: its last axis, Lk, must be contiguous, a stride of 2 bytes, .* its stride is 4"),
-    "pair of one value": (dict(pair_bias=np.broadcast_to(ZEROS(1, BF16), (B, 1, H, LQ, LK))), ValueError, "^pair_bias: its last axis, Lk, must be contiguous"),
-    "pair off by a byte": (dict(pair_bias=moved(ZEROS((B, 1, H, LQ, LK), BF16), 1)), ValueError, "^pair_bias: its elements must be aligned to their 2 bytes"),
-    "pair off by half": (dict(pair_bias=moved(ZEROS((B, 1, H, LQ, LK), np.float32), 2)), ValueError, "^pair_bias: its elements must be aligned to their 4 bytes"),
-    "mask off by a byte": (dict(mask_bias=moved(ZEROS((B, N, 1, 1, LK), BF16), 1)), ValueError, "^mask_bias: its elements must be aligned to their 2 bytes"),
-    "mask keys off": (dict(mask_bias=strided(ZEROS((B, N, 1, 1, LK), np.float32), 4, 6)), ValueError, "^mask_bias: its elements must be aligned to their 4 bytes"),
-}  # fmt: skip
+    "q of float32": (
+        dict(q=ZEROS((B, N, LQ, H, D), np.float32)),
+        TypeError,
+        "^q: expected float16 or bfloat16; got float32",
+    ),
+    "k of another type": (
+        dict(k=ZEROS((B, N, LK, H, D), np.float16)),
+        TypeError,
+        "^k: expected bfloat16, the type of q; got float16",
+    ),
+    "v of another type": (
+        dict(v=ZEROS((B, N, LK, H, D), np.int16)),
+        TypeError,
+        "^v: expected bfloat16, the type of q; got int16",
+    ),
+    "out of another type": (
+        dict(out=ZEROS((B, N, LQ, H, D), np.float32)),
+        TypeError,
+        "^out: expected bfloat16, the type of q; got float32",
+    ),
+    "mask of another type": (
+        dict(mask_bias=ZEROS((B, N, 1, 1, LK), np.float16)),
+        TypeError,
+        "^mask_bias: expected bfloat16, the type of q, float32 or bool; got float16",
+    ),
+    "mask of integers": (
+        dict(mask_bias=ZEROS((B, N, 1, 1, LK), np.uint8)),
+        TypeError,
+        "^mask_bias: expected .* got uint8",
+    ),
+    "pair of another type": (
+        dict(pair_bias=ZEROS((B, 1, H, LQ, LK), np.float16)),
+        TypeError,
+        "^pair_bias: expected bfloat16, the type of q, or float32; got float16",
+    ),
+    "pair of bool": (
+        dict(pair_bias=ZEROS((B, 1, H, LQ, LK), np.bool_)),
+        TypeError,
+        "^pair_bias: expected .* got bool",
+    ),
+    "q with a gap in D": (
+        dict(q=ZEROS((B, N, LQ, H, 2 * D), BF16)[..., ::2]),
+        ValueError,
+        "^q: its last axis, D, must be contiguous, a stride of 2 bytes, .* its stride is 4",
+    ),
+    "k transposed": (
+        dict(k=ZEROS((B, N, LK, D, H), BF16).swapaxes(3, 4)),
+        ValueError,
+        "^k: its last axis, D, must be contiguous",
+    ),
+    "D reversed": (
+        dict(v=ZEROS((B, N, LK, H, D), BF16)[..., ::-1]),
+        ValueError,
+        "^v: its last axis, D, must be contiguous, .* its stride is -2",
+    ),
+    "D broadcast": (
+        dict(q=np.broadcast_to(ZEROS((B, N, LQ, H, 1), BF16), (B, N, LQ, H, D))),
+        ValueError,
+        "^q: its last axis, D, must be contiguous, .* its stride is 0",
+    ),
+    "q off by 8 bytes": (
+        dict(q=moved(ZEROS((B, N, LQ, H, D), BF16), 8)),
+        ValueError,
+        "^q: its rows must start at multiples of 16 bytes; its address is 0x100008",
+    ),
+    "k rows off": (
+        dict(k=ZEROS((B, N, LK, H, D + 4), BF16)[..., :D]),
+        ValueError,
+        r"^k: its rows must start at multiples of 16 bytes; the stride of axis \w+ is \d+ bytes",
+    ),
+    "v heads off": (
+        dict(v=strided(ZEROS((B, N, LK, H, D), BF16), 3, 40)),
+        ValueError,
+        "^v: .*the stride of axis H is 40 bytes",
+    ),
+    "out batches off": (
+        dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 0, 1 << 20 | 4)),
+        ValueError,
+        "^out: .*the stride of axis B is 1048580 bytes",
+    ),
+    "out broadcast": (
+        dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 1, 0)),
+        ValueError,
+        "^out: the stride of axis N is 0, so that its elements overlap",
+    ),
+    "out read-only": (
+        dict(out=replace(view(ZEROS((B, N, LQ, H, D), BF16)), readonly=True)),
+        ValueError,
+        "^out: has to be writable; this array is read-only",
+    ),
+    "pair with gaps": (
+        dict(pair_bias=ZEROS((B, 1, H, LQ, 2 * LK), BF16)[..., ::2]),
+        ValueError,
+        "^pair_bias: its last axis, Lk, must be contiguous, a stride of 2 bytes, .* its stride is 4",
+    ),
+    "pair of one value": (
+        dict(pair_bias=np.broadcast_to(ZEROS(1, BF16), (B, 1, H, LQ, LK))),
+        ValueError,
+        "^pair_bias: its last axis, Lk, must be contiguous",
+    ),
+    "pair off by a byte": (
+        dict(pair_bias=moved(ZEROS((B, 1, H, LQ, LK), BF16), 1)),
+        ValueError,
+        "^pair_bias: its elements must be aligned to their 2 bytes",
+    ),
+    "pair off by half": (
+        dict(pair_bias=moved(ZEROS((B, 1, H, LQ, LK), np.float32), 2)),
+        ValueError,
+        "^pair_bias: its elements must be aligned to their 4 bytes",
+    ),
+    "mask off by a byte": (
+        dict(mask_bias=moved(ZEROS((B, N, 1, 1, LK), BF16), 1)),
+        ValueError,
+        "^mask_bias: its elements must be aligned to their 2 bytes",
+    ),
+    "mask keys off": (
+        dict(mask_bias=strided(ZEROS((B, N, 1, 1, LK), np.float32), 4, 6)),
+        ValueError,
+        "^mask_bias: its elements must be aligned to their 4 bytes",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -215,7 +351,11 @@ def test_scales(scale: Any) -> None:
 @pytest.mark.parametrize(
     ("scale", "error", "words"),
     [
-        (math.nan, ValueError, "^scale: expected a finite number of at most 2.64 in magnitude; got nan"),
+        (
+            math.nan,
+            ValueError,
+            "^scale: expected a finite number of at most 2.64 in magnitude; got nan",
+        ),
         (math.inf, ValueError, "^scale: expected a finite number .* got inf"),
         (-math.inf, ValueError, "^scale: expected a finite number .* got -inf"),
         (2.0**65, ValueError, "^scale: expected a finite number .* got 3.68"),
@@ -223,7 +363,7 @@ def test_scales(scale: Any) -> None:
         (1j, TypeError, "^scale: expected a real number; got complex"),
         ([0.5], TypeError, "^scale: expected a real number; got list"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_scale(scale: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         check_scale(scale, 8)

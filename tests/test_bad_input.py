@@ -60,25 +60,66 @@ def call(**changes: Any) -> dict[str, Any]:
 
 OFF_BY_TWO = np.zeros(2 * 8 * 2 * 16 + 1, np.float16)[1:].reshape(1, 2, 8, 2, 16)
 REFUSED = {
-    "shape": (dict(k=np.zeros((1, 2, 12, 3, 16), np.float16)), ValueError, r"^k: expected an array .* got 5 axes, shape"),
-    "axes": (dict(pair_bias=np.zeros((2, 8, 12), np.float32)), ValueError, r"^pair_bias: expected an array .* got 3 axes"),
-    "dtype": (dict(v=np.zeros((1, 2, 12, 2, 16), np.float32)), TypeError, "^v: expected float16, the type of q; got float32"),
-    "dtype of the mask": (dict(mask_bias=np.zeros((1, 2, 1, 1, 12), np.int64)), TypeError, "^mask_bias: expected .* got int64"),
+    "shape": (
+        dict(k=np.zeros((1, 2, 12, 3, 16), np.float16)),
+        ValueError,
+        r"^k: expected an array .* got 5 axes, shape",
+    ),
+    "axes": (
+        dict(pair_bias=np.zeros((2, 8, 12), np.float32)),
+        ValueError,
+        r"^pair_bias: expected an array .* got 3 axes",
+    ),
+    "dtype": (
+        dict(v=np.zeros((1, 2, 12, 2, 16), np.float32)),
+        TypeError,
+        "^v: expected float16, the type of q; got float32",
+    ),
+    "dtype of the mask": (
+        dict(mask_bias=np.zeros((1, 2, 1, 1, 12), np.int64)),
+        TypeError,
+        "^mask_bias: expected .* got int64",
+    ),
     "no array": (dict(q=[[1.0, 2.0]]), TypeError, "^q: expected a NumPy, torch, CuPy or JAX array"),
     "complex": (dict(q=np.zeros((1, 2, 8, 2, 16), np.complex64)), TypeError, "^q: expected bool"),
-    "stride": (dict(q=np.zeros((1, 2, 8, 2, 32), np.float16)[..., ::2]), ValueError, "^q: its last axis, D, must be contiguous, .* stride is 4"),
-    "alignment": (dict(q=OFF_BY_TWO), ValueError, "^q: its rows must start at multiples of 16 bytes; its address is 0x"),
-    "head dim": ({name: np.zeros((1, 2, 8, 2, 12), np.float16) for name in "qkv"} | dict(mask_bias=None, pair_bias=None), ValueError, "^q: the head dim D must be a multiple of 8 from 8 to 128; got 12"),
+    "stride": (
+        dict(q=np.zeros((1, 2, 8, 2, 32), np.float16)[..., ::2]),
+        ValueError,
+        "^q: its last axis, D, must be contiguous, .* stride is 4",
+    ),
+    "alignment": (
+        dict(q=OFF_BY_TWO),
+        ValueError,
+        "^q: its rows must start at multiples of 16 bytes; its address is 0x",
+    ),
+    "head dim": (
+        {name: np.zeros((1, 2, 8, 2, 12), np.float16) for name in "qkv"}
+        | dict(mask_bias=None, pair_bias=None),
+        ValueError,
+        "^q: the head dim D must be a multiple of 8 from 8 to 128; got 12",
+    ),
     "scale": (dict(scale=math.nan), ValueError, "^scale: expected a finite number .* got nan"),
-    "scale, infinite": (dict(scale=-math.inf), ValueError, "^scale: expected a finite number .* got -inf"),
-    "scale, an array": (dict(scale=np.full(1, 0.5)), TypeError, "^scale: expected a real number; got ndarray"),
+    "scale, infinite": (
+        dict(scale=-math.inf),
+        ValueError,
+        "^scale: expected a finite number .* got -inf",
+    ),
+    "scale, an array": (
+        dict(scale=np.full(1, 0.5)),
+        TypeError,
+        "^scale: expected a real number; got ndarray",
+    ),
     "scale, text": (dict(scale="1"), TypeError, "^scale: expected a real number; got str"),
-    "out, read-only": (dict(out=np.broadcast_to(np.zeros((1, 2, 8, 2, 16), np.float16), (1, 2, 8, 2, 16))), ValueError, "^out: has to be writable"),
+    "out, read-only": (
+        dict(out=np.broadcast_to(np.zeros((1, 2, 8, 2, 16), np.float16), (1, 2, 8, 2, 16))),
+        ValueError,
+        "^out: has to be writable",
+    ),
     "stream": (dict(stream="fast"), TypeError, "^stream: expected None, an integer handle"),
     "config": (dict(config={"stages": 1}), ValueError, "^config: .* stages must be 2 to 6, not 1"),
     "config, a list": (dict(config={"stages": [3]}), TypeError, "^config: "),
     "config, a field": (dict(config={"tile": 3}), TypeError, "^config: .*tile"),
-}  # fmt: skip
+}
 
 
 @unit

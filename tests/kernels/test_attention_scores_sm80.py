@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from attention_cases import DTYPES, POISON, OnDevice, Strided, host_views, lay_out
+
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
 from cuevo.driver import DriverExecutor
@@ -287,10 +287,14 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
         (dict(m_tiles=3), "sm_80", "is not 1 to 32 warps"),
         (dict(block_queries=1024), "sm_80", "is not 1 to 32 warps"),
         (dict(block_keys=48), "sm_80", "block_keys must be a multiple of 32, not 48"),
-        (dict(head_dim=128, block_queries=32, m_tiles=1), "sm_80", "64 threads copy fewer than 8 rows of 16 chunks"),
+        (
+            dict(head_dim=128, block_queries=32, m_tiles=1),
+            "sm_80",
+            "64 threads copy fewer than 8 rows of 16 chunks",
+        ),
         (dict(head_dim=128, block_keys=1024), "sm_80", "bytes of shared memory; sm_80 has"),
     ],
-)  # fmt: skip
+)
 def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> None:
     base = scores.Config(head_dim=64)
     assert not scores.violations(base, SM_80)

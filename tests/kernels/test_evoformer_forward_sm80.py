@@ -5,12 +5,12 @@ from functools import cache
 from math import log2
 from typing import Any
 
+import attention_cases as cases
 import numpy as np
 import pytest
-
-import attention_cases as cases
 from attention_cases import Case, OnDevice, Strided
 from attention_sweep import CASES, name
+
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
 from cuevo.attention_problem import check_scale, state_problem
@@ -320,7 +320,11 @@ BASE = Config(head_dim=32)
         (dict(head_dim=0), "sm_80", "head_dim must be"),
         (dict(head_dim=136), "sm_80", "head_dim must be"),
         (dict(dtype="f32"), "sm_80", "dtype must be f16 or bf16, not 'f32'"),
-        (dict(mask="int8"), "sm_80", "mask must be one of none, bounds, bool, f16, bf16, f32, not 'int8'"),
+        (
+            dict(mask="int8"),
+            "sm_80",
+            "mask must be one of none, bounds, bool, f16, bf16, f32, not 'int8'",
+        ),
         (dict(pair="bool"), "sm_80", "pair must be none, f16, bf16 or f32, not 'bool'"),
         (dict(m_tiles=3), "sm_80", "m_tiles 1 or 2"),
         (dict(block_queries=48), "sm_80", "block_queries = 48 is not a multiple"),
@@ -328,21 +332,37 @@ BASE = Config(head_dim=32)
         (dict(block_rows=0), "sm_80", "a threadblock has 32 to 1024 threads"),
         (dict(block_rows=9), "sm_80", "9 rows of 128 threads"),
         (dict(block_keys=96), "sm_80", "block_keys must be 32, 64, 128 or 256"),
-        (dict(chunk_keys=48), "sm_80", "chunk_keys must be a multiple of 32 that divides block_keys"),
-        (dict(chunk_keys=128), "sm_80", "chunk_keys must be a multiple of 32 that divides block_keys"),
+        (
+            dict(chunk_keys=48),
+            "sm_80",
+            "chunk_keys must be a multiple of 32 that divides block_keys",
+        ),
+        (
+            dict(chunk_keys=128),
+            "sm_80",
+            "chunk_keys must be a multiple of 32 that divides block_keys",
+        ),
         (dict(stages=1), "sm_80", "stages must be 2 to 6, not 1"),
         (dict(stages=7), "sm_90", "stages must be 2 to 6, not 7"),
-        (dict(head_dim=64, block_queries=32, pair="none"), "sm_80", "32 threads copy fewer than the 8 rows of 8 chunks"),
+        (
+            dict(head_dim=64, block_queries=32, pair="none"),
+            "sm_80",
+            "32 threads copy fewer than the 8 rows of 8 chunks",
+        ),
         (dict(pair_copy_bytes=3), "sm_80", "pair_copy_bytes must be 16, 8, 4 or 2"),
         (dict(pair="f32", pair_copy_bytes=2), "sm_80", "at least one element; got 2"),
         (dict(block_queries=32), "sm_80", "32 threads copy fewer than the 8 rows of pair bias"),
         (dict(head_dim=72), "sm_80", "above head_dim 64, the output of 32 queries"),
         (dict(min_blocks=0), "sm_80", "0 blocks of 128 threads do not fit"),
         (dict(min_blocks=17), "sm_80", "17 blocks of 128 threads do not fit"),
-        (dict(head_dim=64, stages=6), "sm_80", "bytes of shared memory; a block of sm_80 has 166912"),
+        (
+            dict(head_dim=64, stages=6),
+            "sm_80",
+            "bytes of shared memory; a block of sm_80 has 166912",
+        ),
         (dict(stages=5), "sm_86", "bytes of shared memory; a block of sm_86 has 101376"),
     ],
-)  # fmt: skip
+)
 def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> None:
     assert forward.violations(BASE, SM_80) == ()
     (found,) = forward.violations(replace(BASE, **changes), architecture(arch))
@@ -358,10 +378,14 @@ def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> Non
         (dict(), dict(pair="f32"), "another head_dim, dtype or type of pair_bias"),
         (dict(), dict(mask="bool"), "an instance for mask bf16, not bool"),
         (dict(mask="bounds"), dict(), "an instance for mask bounds, not bf16"),
-        (dict(mask="none"), dict(mask="none", keys=100), '100 keys end within a tile of 64; mask must be "bounds"'),
+        (
+            dict(mask="none"),
+            dict(mask="none", keys=100),
+            '100 keys end within a tile of 64; mask must be "bounds"',
+        ),
         (dict(), dict(pair_alignment=4), "copies pair_bias by 16 bytes; its rows are aligned to 4"),
     ],
-)  # fmt: skip
+)
 def test_each_constraint_of_a_problem(
     config: dict[str, Any], problem: dict[str, Any], reason: str
 ) -> None:

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-
 import shipped_kernels as shipped
+
 from cuevo.architectures import architecture
 from cuevo.assemble import Cubin, assemble
 from cuevo.kernels import attention_scores_sm80 as scores
