@@ -1,4 +1,6 @@
-"""Evoformer attention from handwritten PTX, launched with cuda-python, checked on a CPU executor."""
+"""Evoformer attention from handwritten PTX, launched with cuda-python, checked on a CPU
+executor.
+"""
 
 from cuevo.arrays import array_from_pointer
 from cuevo.attention import attention

@@ -8,7 +8,9 @@ __all__ = ["Architecture", "architecture"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """Limits of one compute capability. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+    """Limits of one compute capability. Source: CUDA C++ Programming Guide, "Technical
+    Specifications per Compute Capability".
+    """
 
     name: str
     """As the assembler spells it: "sm_80", "sm_90a"."""
@@ -20,7 +22,9 @@ class Architecture:
     """Bytes of shared memory of a multiprocessor; each resident block also takes 1 KB."""
     threads_per_multiprocessor: int
     multiprocessors: int
-    """Of the largest common device of this architecture; a present device's own count replaces it."""
+    """Of the largest common device of this architecture; a present device's own count replaces
+    it.
+    """
 
 
 _KIB = 1024
@@ -40,7 +44,8 @@ _LIMITS = {
 
 
 def architecture(name: str) -> Architecture:
-    """The limits of `name`, such as "sm_90" or "sm_90a"; of the next lower known one for a newer name.
+    """The limits of `name`, such as "sm_90" or "sm_90a"; of the next lower known one for a newer
+    name.
 
     Raises ValueError for what is not an architecture name, or older than sm_70.
     """

@@ -1,7 +1,7 @@
 """Evoformer attention: checks a call, states the problem, and carries the arrays to a kernel.
 
-A call that was made before with arrays of the same shapes, strides and types finds its plan: the loaded kernel, its
-launch geometry and its parameter block, in which only the addresses are new.
+A call that was made before with arrays of the same shapes, strides and types finds its plan: the
+loaded kernel, its launch geometry and its parameter block, in which only the addresses are new.
 """
 
 import math
@@ -44,26 +44,30 @@ def attention(
     stream: object = None,
     config: forward.Config | Mapping[str, object] | None = None,
 ) -> Any:
-    """``softmax(q k^T scale + mask_bias + pair_bias) v``, exact to the rounding of its 16-bit types.
+    """``softmax(q k^T scale + mask_bias + pair_bias) v``.
 
-    q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a multiple of 8 from 8
-        to 128. Any strides, zero too, as long as D is contiguous and every row starts at a multiple of 16 bytes:
-        a [B, N, H, L, D] array comes as its transposed view.
+    q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a
+        multiple of 8 from 8 to 128. Any strides, zero too, as long as D is contiguous and every
+        row starts at a multiple of 16 bytes: a [B, N, H, L, D] array comes as its transposed view.
     mask_bias : [B, N, 1, 1, Lk], that type or float32; or bool, True = attend.
     pair_bias : [B, 1, H, Lq, Lk], that type or float32, keys contiguous.
     scale : factor of the scores, default ``1 / sqrt(D)``.
-    return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural logarithm.
+    return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural
+        logarithm.
     out : array for the result, like q; by default a new one.
-    device : where to run; see `cuevo.placement.executor_for`. None: where the arrays are; host arrays on the first
-        GPU, or on the CPU executor if there is none. "sim", "sim:sm_90", "cuda:0" force it.
+    device : where to run; see `cuevo.placement.executor_for`. None: where the arrays are; host
+        arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
+        "cuda:0" force it.
     stream : see `cuevo.stream`.
     config : a kernel configuration, or names and values that change the one chosen.
 
-    Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on the stream and not waited for.
-    A row whose every score is -inf gives 0, and lse -inf. Results are the same bits from run to run.
+    Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on the stream
+    and not waited for.
+    A row whose every score is -inf gives 0, and lse -inf. Results are the same bits from run to
+    run.
 
-    Raises ValueError or TypeError, naming the argument, before anything is launched; DeviceUnavailable,
-    AssemblerError, DriverError and SimulatorError from what follows.
+    Raises ValueError or TypeError, naming the argument, before anything is launched;
+    DeviceUnavailable, AssemblerError, DriverError and SimulatorError from what follows.
 
     >>> rng = np.random.default_rng(0)
     >>> q, k, v = (rng.standard_normal((1, 2, 16, 1, 8)).astype(np.float16) for _ in range(3))
@@ -115,7 +119,7 @@ class _Operands:
         )
 
     def key(self) -> tuple[object, ...]:
-        """All that a plan depends on: everything but the addresses, of which the alignment counts."""
+        """What a plan depends on: everything but the addresses, of which the alignment counts."""
         q, k, v = self.q, self.k, self.v
         key: tuple[object, ...] = (
             q.shape, q.strides, q.dtype, q.device, k.shape, k.strides, k.dtype, k.device,
@@ -129,7 +133,7 @@ class _Operands:
         return key
 
 
-# -- Plans ---------------------------------------------------------------------------------------------
+# -- Plans -----------------------------------------------------------------------------------------
 
 _plans: dict[tuple[object, ...], "_Plan"] = {}
 
@@ -175,7 +179,8 @@ def _configure(
             raise TypeError(f"config: {error}") from None
     if not isinstance(config, forward.Config):
         raise TypeError(
-            f"config: expected {forward.NAME}.Config or a mapping of its fields; got {type(config).__name__}"
+            f"config: expected {forward.NAME}.Config or a mapping of its fields; got "
+            f"{type(config).__name__}"
         )
     wanted = forward.adapt(config, problem)
     reasons = forward.violations(wanted, arch, problem)
@@ -302,7 +307,8 @@ class _Plan:
         queue = place.stream
         handle = resolve_stream(queue)
         moved = operands.mapped(lambda x: place.copy_to_device(x, queue))
-        # Copies may be packed, and the result is contiguous: their strides are not those of the plan.
+        # Copies may be packed, and the result is contiguous: their strides are not those of the
+        # plan.
         constants = b"" if self.launch is None else self.launch.constants_for(moved)
         result, lse = self._run_on_device(place, moved, handle, queue, return_lse, constants)
         host = copy_to_host(result.view(handle), handle)

@@ -37,7 +37,9 @@ def state_problem(
     pair_bias: ArrayView | None = None,
     out: ArrayView | None = None,
 ) -> Problem:
-    """The problem that these arrays state; ValueError or TypeError where they do not fit each other."""
+    """The problem that these arrays state; ValueError or TypeError where they do not fit each
+    other.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 5:
             raise ValueError(f"{name}: expected {_shape_name(name)}; got {_describe(x)}")
@@ -78,7 +80,9 @@ def state_problem(
 
 
 def check_scale(scale: float | None, head_dim: int) -> float:
-    """`scale` as a float, ``1 / sqrt(D)`` where it is None; TypeError or ValueError for what cannot be one."""
+    """`scale` as a float, ``1 / sqrt(D)`` where it is None; TypeError or ValueError for what
+    cannot be one.
+    """
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
     if not isinstance(scale, numbers.Real):
@@ -131,12 +135,14 @@ def _check_rows(name: str, x: ArrayView) -> None:
     itemsize = x.dtype.itemsize
     if x.strides[-1] != itemsize:
         raise ValueError(
-            f"{name}: its last axis, D, must be contiguous, a stride of {itemsize} bytes, since a row is copied "
+            f"{name}: its last axis, D, must be contiguous, a stride of {itemsize} "
+            "bytes, since a row is copied "
             f"by 16 bytes; its stride is {x.strides[-1]}"
         )
     if x.pointer % _ROW_ALIGNMENT:
         raise ValueError(
-            f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; its address is {x.pointer:#x}"
+            f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; its "
+            f"address is {x.pointer:#x}"
         )
     for axis, extent, stride in zip(_AXES[name][:-1], x.shape, x.strides, strict=False):
         if extent > 1 and stride % _ROW_ALIGNMENT:
@@ -158,7 +164,8 @@ def _pair_alignment(pair_bias: ArrayView) -> int:
     itemsize = pair_bias.dtype.itemsize
     if pair_bias.shape[-1] > 1 and pair_bias.strides[-1] != itemsize:
         raise ValueError(
-            f"pair_bias: its last axis, Lk, must be contiguous, a stride of {itemsize} bytes, since a row is copied "
+            f"pair_bias: its last axis, Lk, must be contiguous, a stride of {itemsize} "
+            "bytes, since a row is copied "
             f"by vectors; its stride is {pair_bias.strides[-1]}"
         )
     alignment = _ROW_ALIGNMENT

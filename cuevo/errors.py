@@ -32,7 +32,7 @@ class DriverError(CuevoError):
     """
 
 
-class DeviceUnavailable(CuevoError):  # noqa: N818 -- it says what is the case, not what went wrong
+class DeviceUnavailable(CuevoError):
     """There is no device for the request.
 
     The message says what was looked for, what was found and what to do.

@@ -278,4 +278,6 @@ def _error(node: Any, message: str) -> CuevoError:
 
 
 # A field of one of these names would be hidden by the attribute of `Struct`.
-_RESERVED = frozenset(("name", "size", "alignment", "fields", "ctype", "offset", "pack", "pack_format"))
+_RESERVED = frozenset(
+    ("name", "size", "alignment", "fields", "ctype", "offset", "pack", "pack_format")
+)

@@ -1,4 +1,6 @@
-"""Where a call runs: from the `device` argument and the arrays to an executor, and what that executor can do."""
+"""Where a call runs: from the `device` argument and the arrays to an executor, and what that
+executor can do.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,11 +20,11 @@ _DEFAULT_SIM = "sm_80"
 def executor_for(device: object, views: Sequence[ArrayView]) -> Executor:
     """The executor that `device` means for a call on `views`.
 
-    device : None (where the arrays live; for arrays in host memory the first GPU, or the CPU executor if there is
-        none), "sim", "sim:sm_90", "cuda", "cuda:1", or an executor.
+    device : None (where the arrays live; for arrays in host memory the first GPU, or the CPU
+        executor if there is none), "sim", "sim:sm_90", "cuda", "cuda:1", or an executor.
 
-    Raises ValueError for arrays on several devices, or on another device than the one asked for, TypeError for what
-    names no device, DeviceUnavailable for a GPU that is not there.
+    Raises ValueError for arrays on several devices, or on another device than the one asked for,
+    TypeError for what names no device, DeviceUnavailable for a GPU that is not there.
     """
     places = {view.device for view in views}
     if len(places) > 1:
@@ -54,7 +56,8 @@ def _chosen(device: object, place: str) -> Executor:
     if isinstance(device, SimExecutor | DriverExecutor):
         return device
     raise TypeError(
-        f"device: expected None, a name such as 'sim' or 'cuda:0', or an executor; got {type(device).__name__}"
+        "device: expected None, a name such as 'sim' or 'cuda:0', or an executor; got "
+        f"{type(device).__name__}"
     )
 
 
@@ -64,7 +67,9 @@ def _sim(arch: str) -> SimExecutor:
 
 
 def architecture_of(place: Executor) -> Architecture:
-    """The limits of an executor's architecture; a present device's own numbers where there is one."""
+    """The limits of an executor's architecture; a present device's own numbers where there is
+    one.
+    """
     limits = architecture(place.arch)
     if not isinstance(place, DriverExecutor):
         return limits

@@ -16,11 +16,13 @@ def attention(
     pair_bias: NDArray[Any] | None = None,
     scale: float | None = None,
 ) -> tuple[Float64, Float64]:
-    """``out = softmax(q k^T scale + mask_bias + pair_bias) v`` and the log-sum-exp of every row of scores.
+    """``out = softmax(q k^T scale + mask_bias + pair_bias) v`` and the log-sum-exp of every row of
+    scores.
 
-    q [B, N, Lq, H, D]; k, v [B, N, Lk, H, D]; mask_bias [B, N, 1, 1, Lk], floats or bool (True: attend);
-    pair_bias [B, 1, H, Lq, Lk]. scale defaults to ``1 / sqrt(D)``. Returns out [B, N, Lq, H, D] and
-    lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives out 0 and lse -inf.
+    q [B, N, Lq, H, D]; k, v [B, N, Lk, H, D]; mask_bias [B, N, 1, 1, Lk], floats or bool (True:
+    attend); pair_bias [B, 1, H, Lq, Lk]. scale defaults to ``1 / sqrt(D)``. Returns out [B, N, Lq,
+    H, D] and lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives out 0 and
+    lse -inf.
     """
     q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
     scores = np.einsum("bnqhd,bnkhd->bnhqk", q, k)

@@ -1,8 +1,8 @@
-"""Attention problems for tests: seeded, in memory with guard bands, the same for the CPU executor and for a GPU.
+"""Attention problems for tests: seeded, in memory with guard bands, for the CPU executor and a GPU.
 
-A `Case` is all parameters of one problem, and prints them; `make` gives its arrays, `expected` what float64 says,
-`check` compares. Every array lies in bytes of its own, and all bytes that are not its elements are NaN: what is read
-there comes out, and what is written there is found.
+A `Case` is all parameters of one problem, and prints them; `make` gives its arrays, `expected` what
+float64 says, `check` compares. Every array lies in bytes of its own, and all bytes that are not its
+elements are NaN: what is read there comes out, and what is written there is found.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
-"""Of the relative error by norm: two roundings to the 16-bit type, of the probabilities and of the result."""
+"""Of the relative error by norm: the probabilities and the result are rounded to the 16-bit type."""
 LSE_TOLERANCE = 1e-3
 """Absolute; relative above 1."""
 
@@ -112,7 +112,7 @@ class Case:
 
 
 class Strided:
-    """An array in memory that is wider than it: a guard band at each end, gaps where the strides leave some."""
+    """An array in memory with a guard band at each end, and gaps where the strides leave some."""
 
     def __init__(
         self,
@@ -165,10 +165,13 @@ def lay_out(
 ) -> Strided:
     """Memory for an array of `shape`.
 
-    order : axes from the slowest to the fastest; row_bytes : bytes from one fastest row to the next; gaps : `unit`
-    bytes between the blocks of every outer axis; stepped : axes of which only every other position is used;
-    backwards : axes with negative strides; broadcast : axes with stride 0; shift : bytes that the beginning is off
-    a multiple of 256.
+    order : axes from the slowest to the fastest.
+    row_bytes : from one row of the fastest axis to the next.
+    gaps : `unit` bytes between the blocks of every outer axis.
+    stepped : axes of which only every other position is used.
+    backwards : axes with negative strides.
+    broadcast : axes with stride 0.
+    shift : bytes that the beginning is off a multiple of 256.
     """
     order = tuple(range(len(shape))) if order is None else order
     strides = [0] * len(shape)
@@ -207,7 +210,7 @@ def _operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strid
 
 
 def _fused(shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> dict[str, Strided]:
-    """Slices of one array [B, N, L, 3, H, D], or of [B, N, L, 2, H, D] for k and v where Lq is another length."""
+    """Slices of one array [B, N, L, 3, H, D]; [B, N, L, 2, H, D], of k and v, where Lq is not Lk."""
     names = ["q", "k", "v"] if shapes["q"] == shapes["k"] else ["k", "v"]
     batch, rows, length, heads, head_dim = shapes["k"]
     whole = lay_out((batch, rows, length, len(names), heads, head_dim), dtype)
@@ -238,7 +241,7 @@ def _mask(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
 def _pair(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
     """Memory for pair_bias, [B, 1, H, Lq, Lk]."""
     if layout.startswith("aligned"):
-        # The next row length that is an odd multiple, so that rows have this alignment and no better one.
+        # An odd multiple of the unit, so that rows have this alignment and no better one.
         unit = max(int(layout.split()[1]), dtype.itemsize)
         units = -(-shape[4] * dtype.itemsize // unit)
         return lay_out(
@@ -384,7 +387,7 @@ class OnDevice:
         place.synchronize(place.stream)
 
     def fetch(self, arrays: Mapping[str, Strided]) -> None:
-        """Bring the memory of `arrays` back, after all work of the device's legacy default stream."""
+        """Bring the memory of `arrays` back, after all work of the legacy default stream."""
         for x in arrays.values():
             copy_to_host(self._copies[id(x.memory)], 1, x.memory)
 
@@ -484,7 +487,7 @@ def fail(
 
 
 def configuration(case: Case, problem: forward.Problem, place: Executor) -> forward.Config:
-    """The candidate that the case names where it can run on `place`, else the one that is chosen."""
+    """The candidate that the case names if it can run on `place`, else the one that is chosen."""
     from cuevo.placement import architecture_of
 
     arch = architecture_of(place)

@@ -1,7 +1,7 @@
-"""The sweep of attention problems: seeded, the same on every machine, every kind of everything often enough.
+"""The sweep of attention problems: seeded, the same on every machine, with enough of everything.
 
-Each property is drawn from a deck, which is shuffled and dealt to its end before it is shuffled again: no luck is
-needed for a layout, a length or a head dim to come up, and every combination of two may.
+Each property is drawn from a deck, which is shuffled and dealt to its end before it is shuffled
+again: no luck is needed for a layout, a length or a head dim to come up, and any two may meet.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
-"""The kernel instances that a user can get, as a list that a test can afford, and digests of their code.
+"""The kernel instances that a user can get, a sample that a test can afford, and their digests.
 
-A digest that differs from the pinned one says that the instructions of a kernel have changed; comments, line
-information and the places of macros do not count. After a change that is meant to change them:
+A digest that differs from the pinned one says that the instructions of a kernel have changed;
+comments, line information and the places of macros do not count. After a change that is meant to change them:
 
     python tests/shipped_kernels.py
 
@@ -21,8 +21,8 @@ from cuevo.template import RenderedKernel, render
 PINS = Path(__file__).parent / "kernels" / "shipped.json"
 HEAD_DIMS = tuple(range(8, 129, 8))
 
-# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The first has keys that fill
-# their tiles, all others have not.
+# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The keys
+# fill their tiles with the first one only.
 BIASES = (
     ("none", "none", 16),
     *((mask, "none", 16) for mask in ("none", "bool", "own", "f32")),
@@ -40,7 +40,7 @@ BIASES = (
 
 
 def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Config]:
-    """The candidates for one set of biases, an index of `BIASES`, that some architecture can run."""
+    """The candidates for `BIASES[biases]` that some architecture can run."""
     mask, pair, alignment = BIASES[biases]
     keys = 256 if biases == 0 else 257
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
@@ -51,7 +51,7 @@ def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Confi
 
 
 def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Name, kernel and values: every tiling with some of the biases, every set of biases with some tiling."""
+    """Name, kernel and values; every tiling and every set of biases comes with some of the other."""
     for biases in range(len(BIASES)):
         dtype = ("bf16", "f16")[(head_dim // 8 + biases) % 2]
         for index, config in enumerate(configurations(head_dim, dtype, biases)):

@@ -1,4 +1,4 @@
-"""cuevo.attention on a GPU: arrays of every library, streams, graphs, sizes that only a GPU can do."""
+"""cuevo.attention on a GPU: arrays of every library, streams, graphs, sizes for a GPU only."""
 
 import threading
 import timeit
@@ -386,7 +386,7 @@ def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
 
 @pytest.mark.parametrize("workload", FORWARD, ids=str)
 def test_workloads(executor: DriverExecutor, workload: Workload) -> None:
-    """Every measured problem, with both biases: sampled rows against float64, and twice the same bits."""
+    """Every measured problem, with both biases: some rows against float64, twice the same bits."""
     torch = pytest.importorskip("torch")
     rows, heads, length, head_dim = (
         workload.rows,

@@ -2,13 +2,14 @@
 
 Where each kind is tested in detail:
 
-- wrong shape, dtype, stride, alignment, head dim, scale: tests/test_attention_problem.py; device: tests/test_placement.py;
-  what is no array or no stream: tests/test_arrays.py, tests/test_stream.py; a configuration: tests/test_attention.py
+- wrong shape, dtype, stride, alignment, head dim, scale: tests/test_attention_problem.py; a device:
+  tests/test_placement.py; what is no array or no stream: tests/test_arrays.py, tests/test_stream.py;
+  a configuration: tests/test_attention.py
 - an empty problem: tests/test_attention.py
 - a kernel file that does not render or assemble: tests/test_template.py, tests/test_assemble.py
 - an instruction or an access that the CPU executor refuses: tests/sim
-- out of memory, a launch that fails, a lost device, a context that cannot be made: tests/test_driver.py,
-  tests/test_launch.py, tests/test_context.py
+- out of memory, a launch that fails, a lost device, a context that cannot be made:
+  tests/test_driver.py, tests/test_launch.py, tests/test_context.py
 - no driver, no GPU, an architecture that is too old: tests/test_devices.py
 - a damaged or foreign cache entry: tests/test_cache.py, tests/test_assemble.py
 """

@@ -118,7 +118,7 @@ def test_arrays_on_another_device_than_the_one_asked_for(
     two_gpus: list[FakeDriverExecutor], device: str
 ) -> None:
     with pytest.raises(
-        ValueError, match="device: the arrays are on cuda:1, and .* cannot read them"
+        ValueError, match=r"device: the arrays are on cuda:1, and .* cannot read them"
     ):
         executor_for(device, [on("cuda:1")])
 

@@ -16,5 +16,7 @@ _REGISTRY = MappingProxyType(
 
 
 def registry() -> Mapping[str, ModuleType]:
-    """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``Config``, ``values`` and ``violations``."""
+    """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``Config``, ``values`` and
+    ``violations``.
+    """
     return _REGISTRY

@@ -1,4 +1,6 @@
-"""Host half of ``ptx/attention_scores_sm80.ptx``: raw scores q . k^T, for inspection and exact comparison."""
+"""Host half of ``ptx/attention_scores_sm80.ptx``: raw scores q . k^T, for inspection and exact
+comparison.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -71,13 +73,18 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
     if c.pass_rows < 8:
         yield f"{c.threads} threads copy fewer than 8 rows of {c.head_dim // 8} chunks at a time"
     if c.shared_bytes > arch.shared_per_block:
-        yield f"needs {c.shared_bytes} bytes of shared memory; {arch.name} has {arch.shared_per_block}"
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
 
 
 def parameters(
     config: Config, *, q: ArrayView, k: ArrayView, scores: ArrayView
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name: q [B, Lq, D], k [B, Lk, D], scores [B, Lq, Lk]."""
+    """The parameter block of a launch, by field name: q [B, Lq, D], k [B, Lk, D], scores [B, Lq,
+    Lk].
+    """
     return {
         "q": q.pointer,
         "k": k.pointer,

@@ -1,4 +1,6 @@
-"""Host half of ``ptx/evoformer_forward_sm80.ptx``: what may be configured, what is chosen, how it is launched."""
+"""Host half of ``ptx/evoformer_forward_sm80.ptx``: what may be configured, what is chosen, how it
+is launched.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -16,7 +18,9 @@ BIAS_BYTES = {"none": 0, "bounds": 0, "bool": 1, "f16": 2, "bf16": 2, "f32": 4}
 
 @dataclass(frozen=True)
 class Problem:
-    """One call: B batches, N rows, H heads, Lq queries, Lk keys, head dim D, and the types of the operands."""
+    """One call: B batches, N rows, H heads, Lq queries, Lk keys, head dim D, and the types of the
+    operands.
+    """
 
     batch: int
     rows: int
@@ -58,7 +62,9 @@ class Config:
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
     q_in_registers: bool = True
-    """Keep the fragments of Q in registers, or read them from shared memory for each softmax step."""
+    """Keep the fragments of Q in registers, or read them from shared memory for each softmax
+    step.
+    """
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
@@ -79,12 +85,16 @@ class Config:
 
     @property
     def pass_rows(self) -> int:
-        """Rows of K or V that the threads of one row N copy at a time: a multiple of 8, which keeps a thread's swizzle."""
+        """Rows of K or V that the threads of one row N copy at a time: a multiple of 8, which
+        keeps a thread's swizzle.
+        """
         return self.row_threads // self.chunks // 8 * 8
 
     @property
     def pair_pass_rows(self) -> int:
-        """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are narrower than 16 bytes."""
+        """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are
+        narrower than 16 bytes.
+        """
         if self.pair == "none" or self.pair_copy_bytes < 16:
             return 1
         return self.threads // (self.block_keys * BIAS_BYTES[self.pair] // 16) // 8 * 8
@@ -99,7 +109,9 @@ class Config:
         return q + self.stages * (kv + pair + mask)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows, then batches."""
+        """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows,
+        then batches.
+        """
         tiles = ceil(problem.queries / self.block_queries)
         groups = ceil(problem.rows / self.block_rows)
         return (tiles * problem.heads * groups * problem.batch, 1, 1)
@@ -114,7 +126,9 @@ def values(config: Config) -> dict[str, object]:
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement of the constraints."""
+    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement
+    of the constraints.
+    """
     return tuple(_violations(config, arch, problem))
 
 
@@ -136,32 +150,52 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         or c.block_queries < 16 * c.m_tiles
         or c.block_queries % (16 * c.m_tiles)
     ):
-        yield f"a warp owns 16 or 32 queries (m_tiles 1 or 2), and block_queries = {c.block_queries} is not a multiple of that"
+        yield (
+            "a warp owns 16 or 32 queries (m_tiles 1 or 2), and block_queries = "
+            f"{c.block_queries} is not a multiple of that"
+        )
         return
     if not 1 <= c.block_rows <= 32 or not 32 <= c.threads <= 1024:
-        yield f"{c.block_rows} rows of {c.row_threads} threads: a threadblock has 32 to 1024 threads"
+        yield (
+            f"{c.block_rows} rows of {c.row_threads} threads: a threadblock has 32 to 1024 threads"
+        )
         return
     if c.block_keys not in (32, 64, 128, 256):
-        yield f"block_keys must be 32, 64, 128 or 256 (the pair tile is addressed by shifts), not {c.block_keys}"
+        yield (
+            "block_keys must be 32, 64, 128 or 256 (the pair tile is addressed by shifts), "
+            f"not {c.block_keys}"
+        )
         return
     if c.chunk_keys < 32 or c.chunk_keys % 32 or c.block_keys % c.chunk_keys:
         yield f"chunk_keys must be a multiple of 32 that divides block_keys, not {c.chunk_keys}"
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
     if c.row_threads < 8 * c.chunks:
-        yield f"{c.row_threads} threads copy fewer than the 8 rows of {c.chunks} chunks that keep a thread's swizzle constant"
+        yield (
+            f"{c.row_threads} threads copy fewer than the 8 rows of {c.chunks} chunks that "
+            "keep a thread's swizzle constant"
+        )
     if c.pair != "none":
         size = BIAS_BYTES[c.pair]
         if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < size:
-            yield f"pair_copy_bytes must be 16, 8, 4 or 2, and at least one element; got {c.pair_copy_bytes}"
+            yield (
+                "pair_copy_bytes must be 16, 8, 4 or 2, and at least one element; got "
+                f"{c.pair_copy_bytes}"
+            )
         if c.pair_copy_bytes == 16 and c.threads < 8 * (c.block_keys * size // 16):
-            yield f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a thread's swizzle constant"
+            yield (
+                f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
+                "thread's swizzle constant"
+            )
     if c.m_tiles * c.head_dim > 128 and c.m_tiles > 1:
         yield "above head_dim 64, the output of 32 queries does not fit into a warp's registers"
     if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
         yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
     if c.shared_bytes > arch.shared_per_block:
-        yield f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has {arch.shared_per_block}"
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
     if problem is None:
         return
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):
@@ -171,7 +205,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.mask == "none" and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
-        yield f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to {problem.pair_alignment}"
+        yield (
+            f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
+            f"{problem.pair_alignment}"
+        )
 
 
 _NEGLIGIBLE_SCALE = 2.0**-64
@@ -192,8 +229,8 @@ def parameters(
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name; shapes as in ``cuevo.h``.
 
-    The kernel divides the biases by |scale| and gives the sign to q. A scale below 2^-64 in magnitude is
-    taken as 0: it would need biases that fp32 does not have.
+    The kernel divides the biases by |scale| and gives the sign to q. A scale below 2^-64 in
+    magnitude is taken as 0: it would need biases that fp32 does not have.
     """
     _, rows, queries, heads, _ = q.shape
     magnitude = abs(scale)
@@ -243,7 +280,9 @@ def parameters(
 
 @dataclass(frozen=True)
 class Shape:
-    """A candidate tiling, with the relative rate of scores that it reaches when it fills the device."""
+    """A candidate tiling, with the relative rate of scores that it reaches when it fills the
+    device.
+    """
 
     block_rows: int
     block_queries: int
@@ -268,7 +307,8 @@ def traits(problem: Problem) -> frozenset[str]:
     return frozenset(found)
 
 
-#: Tilings by the largest head_dim that they are for, measured on an H200 (docs/measurements). Four threadblocks of four warps, 128
+#: Tilings by the largest head_dim that they are for, measured on an H200 (docs/measurements). Four
+#: threadblocks of four warps, 128
 #: registers a thread, beat fewer and larger ones as long as the output leaves room for the scores.
 SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
@@ -362,10 +402,11 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their rate.
+    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
+    rate.
 
-    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower rate: by the root of
-    their share.
+    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
+    rate: by the root of their share.
     """
     scores = (
         config.block_rows
@@ -404,7 +445,9 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 
 def adapt(config: Config, problem: Problem) -> Config:
-    """`config` with the fields that follow from the problem (head_dim, types, bounds, alignment) set to fit it."""
+    """`config` with the fields that follow from the problem (head_dim, types, bounds, alignment)
+    set to fit it.
+    """
     mask = problem.mask
     if mask == "none" and problem.keys % config.block_keys:
         mask = "bounds"

@@ -1,6 +1,7 @@
 """ptx/attention_scores_sm80.ptx: every bit of raw scores, on the CPU executor and on a GPU.
 
-The oracle here states the arithmetic of the tensor cores a second time, in exact integers and one element at a time.
+The oracle here states the arithmetic of the tensor cores a second time, in exact fractions and one
+element at a time.
 """
 
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def assert_same_bits(found: np.ndarray, expected: np.ndarray, what: object) -> N
     if differs.any():
         first = tuple(int(i) for i in np.argwhere(differs)[0])
         raise AssertionError(
-            f"{what}: {np.count_nonzero(differs)} of {differs.size} elements differ, first {first}: "
+            f"{what}: {np.count_nonzero(differs)} of {differs.size} differ, the first is {first}: "
             f"{found[first]!r} ({found[first].view(np.uint32):#010x}) instead of "
             f"{expected[first]!r} ({expected[first].view(np.uint32):#010x})"
         )
@@ -74,7 +75,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 
 def extreme(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Exponents from end to end: subnormals, zeros of both signs; in bfloat16 some products overflow."""
+    """Exponents from end to end, zeros of both signs; in bfloat16 some products overflow."""
     fraction, largest = (10, 30) if dtype == np.float16 else (7, 190)
     field = rng.integers(0, largest + 1, shape)
     if dtype != np.float16:
@@ -207,7 +208,7 @@ def test_the_architectures_differ() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_sums_of_integers_are_exact(head_dim: int, dtype: str) -> None:
-    """Ragged sizes and every configuration: each element is that of its own query and key, and of no other."""
+    """Ragged sizes, all configurations: each element is that of its own query and key."""
     rng = np.random.default_rng(head_dim)
     batch, queries, keys = 2, int(rng.integers(1, 150)), int(rng.integers(1, 150))
     m_tiles = 1 + head_dim // 8 % 2

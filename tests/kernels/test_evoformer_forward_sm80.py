@@ -1,4 +1,4 @@
-"""ptx/evoformer_forward_sm80.ptx against float64, on the CPU executor and on a GPU; and its host half."""
+"""ptx/evoformer_forward_sm80.ptx against float64, on the CPU executor and a GPU; its host half."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -227,8 +227,8 @@ def test_a_row_of_keys_far_below_is_their_mean(dtype: str, head_dim: int, value:
 @pytest.mark.parametrize("offset", [1e4, -1e4])
 @pytest.mark.parametrize("head_dim", [8, 64, 128])
 def test_a_bias_of_1e4_on_every_key(head_dim: int, offset: float, arch: str) -> None:
-    """A score M is the sum of several blocks, each cut to 24 bits: it, and the logarithm of its exponential, is
-    known to two units in the last place, 2^-22 M.
+    """A score M is the sum of several blocks, each cut to 24 bits: it is known to two units in its last
+    place, 2^-22 M, and its exponential as well as that, relatively.
     """
     for dtype in ("f16", "bf16"):
         case = Case(dtype, head_dim, 50, 70, mask="f32", values="offset", offset=offset, arch=arch)

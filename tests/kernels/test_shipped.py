@@ -1,4 +1,4 @@
-"""Every shipped kernel: it renders, its code is the one that was pinned, it assembles without spills."""
+"""Every shipped kernel renders, has the code that was pinned, and assembles without spills."""
 
 import json
 from typing import Any
@@ -70,7 +70,8 @@ def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
     found = shipped.digests(head_dim)
     changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
     assert not changed, (
-        f"the code of {len(changed)} of {len(found)} kernels is not the pinned one, the first is {changed[0]}; "
+        f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first is "
+        f"{changed[0]}; "
         "if that is meant, run `python tests/shipped_kernels.py`"
     )
 
@@ -98,7 +99,7 @@ def test_the_digest_is_that_of_the_instructions() -> None:
 
 # -- Resources -------------------------------------------------------------------------------------
 
-# Sets of biases, as indices of BIASES: all of them for one architecture or another, the worst for each.
+# Sets of biases, as indices of BIASES: each for one architecture or another, the last for all.
 ASSEMBLED = (8, 24, 32, 48, 64, 128)
 KINDS = {
     "sm_80": (0, 2, 6, 9, 14),
