@@ -85,7 +85,10 @@ def attention(
     )
     settings = tuple(config.items()) if isinstance(config, Mapping) else config
     key = (operands.key(), scale, device, settings)
-    plan = _plans.get(key)
+    try:
+        plan = _plans.get(key)
+    except TypeError:  # an argument that has no hash: the checks say what is wrong with it
+        plan = _make_plan(operands, scale, device, config)
     if plan is None:
         plan = _keep_plan(key, _make_plan(operands, scale, device, config))
     result, lse = plan.run(operands, handle, stream, return_lse)

@@ -155,12 +155,16 @@ def _check_rows(name: str, x: ArrayView) -> None:
 def _check_writable(out: ArrayView) -> None:
     if out.readonly:
         raise ValueError("out: has to be writable; this array is read-only")
+    if 0 in out.shape:
+        return
     for axis, extent, stride in zip(_AXES["out"], out.shape, out.strides, strict=True):
         if extent > 1 and stride == 0:
             raise ValueError(f"out: the stride of axis {axis} is 0, so that its elements overlap")
 
 
 def _pair_alignment(pair_bias: ArrayView) -> int:
+    if 0 in pair_bias.shape:
+        return _ROW_ALIGNMENT
     itemsize = pair_bias.dtype.itemsize
     if pair_bias.shape[-1] > 1 and pair_bias.strides[-1] != itemsize:
         raise ValueError(

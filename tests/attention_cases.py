@@ -24,7 +24,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "bool": np.dtype(np.bool_),
 }
 TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
-"""Of the relative error by norm: the probabilities and the result are rounded to the 16-bit type."""
+"""Of the relative error by norm: probabilities and result are rounded to the 16-bit type."""
 LSE_TOLERANCE = 1e-3
 """Absolute; relative above 1."""
 
@@ -210,7 +210,7 @@ def _operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strid
 
 
 def _fused(shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> dict[str, Strided]:
-    """Slices of one array [B, N, L, 3, H, D]; [B, N, L, 2, H, D], of k and v, where Lq is not Lk."""
+    """Slices of one array [B, N, L, 3, H, D]; of k and v, with 2 in place of 3, where Lq != Lk."""
     names = ["q", "k", "v"] if shapes["q"] == shapes["k"] else ["k", "v"]
     batch, rows, length, heads, head_dim = shapes["k"]
     whole = lay_out((batch, rows, length, len(names), heads, head_dim), dtype)

@@ -1,7 +1,8 @@
 """The kernel instances that a user can get, a sample that a test can afford, and their digests.
 
 A digest that differs from the pinned one says that the instructions of a kernel have changed;
-comments, line information and the places of macros do not count. After a change that is meant to change them:
+comments, line information and the places of macros do not count. After a change that is meant to
+change them:
 
     python tests/shipped_kernels.py
 
@@ -51,7 +52,7 @@ def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Confi
 
 
 def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Name, kernel and values; every tiling and every set of biases comes with some of the other."""
+    """Name, kernel and values; every tiling and every set of biases meets some of the other."""
     for biases in range(len(BIASES)):
         dtype = ("bf16", "f16")[(head_dim // 8 + biases) % 2]
         for index, config in enumerate(configurations(head_dim, dtype, biases)):

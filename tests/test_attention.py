@@ -115,26 +115,25 @@ def test_readonly_inputs_are_taken() -> None:
 
 # Several query tiles, more rows than a threadblock holds, several key tiles with a ragged end.
 WIDE = Case("bf16", 32, 150, 133, rows=4, mask="f32", pair="bf16", pair_layout="aligned 16", seed=5)
-NARROW = replace(WIDE, head_dim=80, dtype="f16", pair="f32", mask="bool", queries=80, rows=3)
-
-
-def from_shape(shape: forward.Shape, case: Case) -> forward.Config:
-    return forward.Config(
-        head_dim=case.head_dim,
-        block_rows=shape.block_rows,
-        block_queries=shape.block_queries,
-        block_keys=shape.block_keys,
-        chunk_keys=shape.chunk_keys,
-        m_tiles=shape.m_tiles,
-        stages=shape.stages,
-        min_blocks=shape.min_blocks,
-    )
-
-
 SHAPED = [
-    *((WIDE, shape) for shape in forward.SHAPES_TO_64),
-    *((NARROW, shape) for shape in forward.SHAPES_ABOVE_64),
+    (case, shape)
+    for case in (
+        replace(WIDE, head_dim=16, mask="bf16", pair_layout="aligned 8"),
+        WIDE,
+        replace(WIDE, head_dim=80, dtype="f16", pair="f32", mask="bool", queries=80, rows=3),
+    )
+    for shape in forward.shapes(case.head_dim)
 ]
+TILING = (
+    "block_rows",
+    "block_queries",
+    "block_keys",
+    "chunk_keys",
+    "m_tiles",
+    "stages",
+    "min_blocks",
+    "q_in_registers",
+)
 
 
 @kernel
@@ -142,12 +141,11 @@ SHAPED = [
 def test_every_shape(case: Case, shape: forward.Shape) -> None:
     place = Recorder("sm_90")
     inputs, call = arguments(case)
-    config = from_shape(shape, case)
-    out, lse = cuevo.attention(**call, return_lse=True, device=place, config=config)
+    tiling = {field: getattr(shape, field) for field in TILING}
+    out, lse = cuevo.attention(**call, return_lse=True, device=place, config=tiling)
     cases.check(case, out, lse, inputs)
     (values,) = place.loaded
-    for field in ("block_rows", "block_queries", "block_keys", "chunk_keys", "m_tiles", "stages"):
-        assert values[field] == getattr(shape, field)
+    assert {field: values[field] for field in TILING} == tiling
     assert (values["dtype"], values["mask"], values["pair"]) == (case.dtype, case.mask, case.pair)
 
 

@@ -2,9 +2,10 @@
 
 Where each kind is tested in detail:
 
-- wrong shape, dtype, stride, alignment, head dim, scale: tests/test_attention_problem.py; a device:
-  tests/test_placement.py; what is no array or no stream: tests/test_arrays.py, tests/test_stream.py;
-  a configuration: tests/test_attention.py
+- wrong shape, dtype, stride, alignment, head dim, scale: tests/test_attention_problem.py
+- what is no array, no stream, no device: tests/test_arrays.py, tests/test_stream.py,
+  tests/test_placement.py
+- a configuration: tests/test_attention.py
 - an empty problem: tests/test_attention.py
 - a kernel file that does not render or assemble: tests/test_template.py, tests/test_assemble.py
 - an instruction or an access that the CPU executor refuses: tests/sim

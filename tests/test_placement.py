@@ -133,9 +133,8 @@ def test_names_of_no_device(two_gpus: list[FakeDriverExecutor], device: str) -> 
 @unit
 @pytest.mark.parametrize("arch", ["sm_60", "ampere", "90"])
 def test_architectures_that_the_cpu_executor_has_not(arch: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"arch must be sm_70 or later, such as 'sm_80', not '{arch}'"
-    ):
+    words = f"architecture must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got '{arch}'"
+    with pytest.raises(ValueError, match=words):
         executor_for(f"sim:{arch}", [HOST])
 
 

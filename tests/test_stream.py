@@ -45,7 +45,7 @@ class Protocol:
         (cuda.CUstream(0x81), 0x81),
         (cuda.CUstream(0), 1),
     ],
-    ids=repr,
+    ids=lambda x: type(x).__name__,
 )
 def test_what_is_a_stream(stream: object, handle: int) -> None:
     found = resolve_stream(stream, [on("cuda:0")])

@@ -214,8 +214,10 @@ class DriverBackend:
 
 
 def read_facts(ordinal: int) -> DeviceFacts:
-    """Attributes of a device whose driver has been initialised."""
+    """Attributes of a device."""
     from cuda.bindings import driver
+
+    from cuevo.devices import devices
 
     names = driver.CUdevice_attribute
 
@@ -229,12 +231,11 @@ def read_facts(ordinal: int) -> DeviceFacts:
         return values[0]
 
     device = check(driver.cuDeviceGet(ordinal))
-    major = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-    minor = attribute(names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    info = devices()[ordinal]
     return DeviceFacts(
-        name=check(driver.cuDeviceGetName(128, device)).rstrip(b"\0").decode(),
-        arch=f"sm_{major}{minor}",
-        multiprocessors=attribute(names.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        name=info.name,
+        arch=info.arch,
+        multiprocessors=info.sm_count,
         clock_hz=attribute(names.CU_DEVICE_ATTRIBUTE_CLOCK_RATE) * 1e3,
         l2_bytes=attribute(names.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
     )

@@ -68,6 +68,12 @@ class Config:
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not field.type:
+                raise TypeError(f"{field.name}: expected {field.type}; got {value!r}")
+
     @property
     def chunks(self) -> int:
         """16-byte chunks in a row of Q, K or V."""
@@ -296,6 +302,12 @@ class Shape:
     excludes: frozenset[str] = frozenset()
     """Traits of problems for which the registers do not suffice; see `traits`."""
 
+    def config(self, problem: Problem) -> Config:
+        """The instance with this tiling that serves `problem`."""
+        tiling = {field.name: getattr(self, field.name) for field in fields(self)}
+        del tiling["speed"], tiling["excludes"]
+        return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
+
 
 def traits(problem: Problem) -> frozenset[str]:
     """What of a problem costs a kernel registers: "f32 pair", "2-byte pair copies"."""
@@ -308,8 +320,8 @@ def traits(problem: Problem) -> frozenset[str]:
 
 
 #: Tilings by the largest head_dim that they are for, measured on an H200 (docs/measurements). Four
-#: threadblocks of four warps, 128
-#: registers a thread, beat fewer and larger ones as long as the output leaves room for the scores.
+#: threadblocks of four warps, 128 registers a thread, beat fewer and larger ones as long as the
+#: output leaves room for the scores.
 SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         8,
@@ -385,20 +397,8 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     present = traits(problem)
     for shape in shapes(problem.head_dim):
-        if shape.excludes & present:
-            continue
-        config = Config(
-            head_dim=problem.head_dim,
-            block_rows=shape.block_rows,
-            block_queries=shape.block_queries,
-            block_keys=shape.block_keys,
-            chunk_keys=shape.chunk_keys,
-            m_tiles=shape.m_tiles,
-            stages=shape.stages,
-            q_in_registers=shape.q_in_registers,
-            min_blocks=shape.min_blocks,
-        )
-        yield adapt(config, problem), shape.speed
+        if not shape.excludes & present:
+            yield shape.config(problem), shape.speed
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:

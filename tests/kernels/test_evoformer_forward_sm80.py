@@ -118,7 +118,7 @@ def test_the_sweep_has_everything() -> None:
     with_pair = {case.pair_layout for case in CASES if case.pair != "none"}
     assert (with_mask, with_pair) == (set(cases.MASK_LAYOUTS), set(cases.PAIR_LAYOUTS))
     assert seen("arch") == {"sm_80", "sm_86", "sm_90"}
-    assert seen("shape") >= {None, *range(len(forward.SHAPES_TO_64))}
+    assert seen("shape") >= {None, *range(max(len(shapes) for _, shapes in forward.SHAPES))}
     assert {None, 0.0, 1.0} < seen("scale")
     assert min(seen("scale") - {None}) < 0
     assert any(case.queries != case.keys for case in CASES)
@@ -227,8 +227,8 @@ def test_a_row_of_keys_far_below_is_their_mean(dtype: str, head_dim: int, value:
 @pytest.mark.parametrize("offset", [1e4, -1e4])
 @pytest.mark.parametrize("head_dim", [8, 64, 128])
 def test_a_bias_of_1e4_on_every_key(head_dim: int, offset: float, arch: str) -> None:
-    """A score M is the sum of several blocks, each cut to 24 bits: it is known to two units in its last
-    place, 2^-22 M, and its exponential as well as that, relatively.
+    """A score M is the sum of several blocks, each cut to 24 bits: it is known to two units in its
+    last place, 2^-22 M, and its exponential as well as that, relatively.
     """
     for dtype in ("f16", "bf16"):
         case = Case(dtype, head_dim, 50, 70, mask="f32", values="offset", offset=offset, arch=arch)
@@ -304,7 +304,7 @@ def test_where_nothing_is_legal_every_objection_is_named() -> None:
     with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
         forward.choose(PROBLEM, architecture("sm_75"))
     objections = str(caught.value).split("\n")[1:]
-    assert len(objections) == len(forward.SHAPES_TO_64)
+    assert len(objections) == len(forward.shapes(PROBLEM.head_dim))
     assert all("need sm_80; this is sm_75" in line for line in objections)
 
 

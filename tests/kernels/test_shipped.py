@@ -1,6 +1,7 @@
 """Every shipped kernel renders, has the code that was pinned, and assembles without spills."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -38,20 +39,11 @@ def test_the_list_has_every_tiling_and_every_bias() -> None:
     def seen(*fields: str) -> set[Any]:
         return {tuple(values[field] for field in fields) for values in found}
 
-    tiling = (
-        "block_rows",
-        "block_queries",
-        "block_keys",
-        "chunk_keys",
-        "m_tiles",
-        "stages",
-        "min_blocks",
-    )
-    shapes = {
-        tuple(getattr(shape, field) for field in tiling)
-        for shape in forward.SHAPES_TO_64 + forward.SHAPES_ABOVE_64
-    }
-    assert seen(*tiling) == shapes
+    tiling = [field.name for field in fields(forward.Shape) if field.name in found[0]]
+    assert len(tiling) == 8
+    for d in shipped.HEAD_DIMS:
+        shapes = {(d, *(getattr(s, field) for field in tiling)) for s in forward.shapes(d)}
+        assert {key for key in seen("head_dim", *tiling) if key[0] == d} == shapes
     assert {(d,) for d in shipped.HEAD_DIMS} == seen("head_dim")
     masks = ("none", "bounds", "bool", "f16", "bf16", "f32")
     assert seen("mask", "dtype") >= {(x, d) for x in masks[:3] for d in ("f16", "bf16")}
@@ -70,8 +62,8 @@ def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
     found = shipped.digests(head_dim)
     changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
     assert not changed, (
-        f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first is "
-        f"{changed[0]}; "
+        f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first "
+        f"is {changed[0]}; "
         "if that is meant, run `python tests/shipped_kernels.py`"
     )
 
