@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, copy_to_host, view
+from cuevo.arrays import (
+    ArrayView,
+    DeviceArray,
+    as_numpy,
+    contiguous_strides,
+    copy_to_host,
+    identify,
+    view,
+)
 from cuevo.attention_problem import check_scale, state_problem
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor, LoadedKernel
@@ -28,6 +36,8 @@ _FLOAT32 = np.dtype(np.float32)
 _POINTERS = struct.Struct("<7Q")
 """q, k, v, mask_bias, pair_bias, out, lse: the fields in front of the parameter block."""
 _PLANS_KEPT = 1024
+_Addresses = tuple[int, int, int, int, int]
+"""Of q, k, v, mask_bias, pair_bias; 0 where there is none."""
 
 
 def attention(
@@ -75,25 +85,44 @@ def attention(
     (1, 2, 16, 1, 8)
     """
     handle = resolve_stream(stream, (q, k, v, mask_bias, pair_bias, out))
-    operands = _Operands(
-        view(q, name="q", stream=handle),
-        view(k, name="k", stream=handle),
-        view(v, name="v", stream=handle),
-        None if mask_bias is None else view(mask_bias, name="mask_bias", stream=handle),
-        None if pair_bias is None else view(pair_bias, name="pair_bias", stream=handle),
-        None if out is None else view(out, name="out", stream=handle),
-    )
-    settings = tuple(config.items()) if isinstance(config, Mapping) else config
-    key = (operands.key(), scale, device, settings)
+    q_address, q_kind, q = identify(q, "q", handle)
+    k_address, k_kind, k = identify(k, "k", handle)
+    v_address, v_kind, v = identify(v, "v", handle)
+    mask_address = pair_address = 0
+    mask_kind = pair_kind = out_kind = out_address = settings = None
+    if mask_bias is not None:
+        mask_address, mask_kind, mask_bias = identify(mask_bias, "mask_bias", handle)
+    if pair_bias is not None:
+        pair_address, pair_kind, pair_bias = identify(pair_bias, "pair_bias", handle)
+    given = out
+    if out is not None:
+        out_address, out_kind, out = identify(out, "out", handle)
+    if config is not None:
+        settings = tuple(config.items()) if isinstance(config, Mapping) else config
+    # Of the addresses, a plan depends on the alignment.
+    key = (
+        q_kind, k_kind, v_kind, mask_kind, pair_kind, out_kind, scale, device, settings,
+        (q_address | k_address | v_address) & 15, mask_address & 15, pair_address & 15,
+        out_address and out_address & 15,
+    )  # fmt: skip
     try:
         plan = _plans.get(key)
     except TypeError:  # an argument that has no hash: the checks say what is wrong with it
-        plan = _make_plan(operands, scale, device, config)
+        plan = None
     if plan is None:
-        plan = _keep_plan(key, _make_plan(operands, scale, device, config))
-    result, lse = plan.run(operands, handle, stream, return_lse)
+        plan = _make_plan(_Operands.of(q, k, v, mask_bias, pair_bias, out), scale, device, config)
+        if len(_plans) >= _PLANS_KEPT:
+            _plans.clear()
+        _plans[key] = plan
+    if plan.in_place:
+        addresses = (q_address, k_address, v_address, mask_address, pair_address)
+        queue = handle if stream is None else stream
+        result, lse = plan.run_in_place(addresses, out_address, handle, queue, return_lse)
+    else:
+        operands = _Operands.of(q, k, v, mask_bias, pair_bias, out)
+        result, lse = plan.run_on_host_arrays(operands, return_lse)
     if result is None:
-        result = out
+        result = given
     return (result, lse) if return_lse else result
 
 
@@ -106,8 +135,32 @@ class _Operands:
     pair_bias: ArrayView | None
     out: ArrayView | None
 
+    @classmethod
+    def of(cls, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, out: Any) -> "_Operands":
+        """Views of what `identify` has seen."""
+        return cls(
+            view(q, name="q"),
+            view(k, name="k"),
+            view(v, name="v"),
+            None if mask_bias is None else view(mask_bias, name="mask_bias"),
+            None if pair_bias is None else view(pair_bias, name="pair_bias"),
+            None if out is None else view(out, name="out"),
+        )
+
+    @property
     def inputs(self) -> tuple[ArrayView | None, ...]:
         return self.q, self.k, self.v, self.mask_bias, self.pair_bias
+
+    @property
+    def addresses(self) -> _Addresses:
+        mask, pair = self.mask_bias, self.pair_bias
+        return (
+            self.q.pointer,
+            self.k.pointer,
+            self.v.pointer,
+            0 if mask is None else mask.pointer,
+            0 if pair is None else pair.pointer,
+        )
 
     def mapped(self, function: Callable[[ArrayView], ArrayView]) -> "_Operands":
         """The inputs after `function`, without an array for the result."""
@@ -121,31 +174,10 @@ class _Operands:
             None,
         )
 
-    def key(self) -> tuple[object, ...]:
-        """What a plan depends on: everything but the addresses, of which the alignment counts."""
-        q, k, v = self.q, self.k, self.v
-        key: tuple[object, ...] = (
-            q.shape, q.strides, q.dtype, q.device, k.shape, k.strides, k.dtype, k.device,
-            v.shape, v.strides, v.dtype, v.device, (q.pointer | k.pointer | v.pointer) & 15,
-        )  # fmt: skip
-        for x in (self.mask_bias, self.pair_bias, self.out):
-            if x is None:
-                key += (None,)
-            else:
-                key += (x.shape, x.strides, x.dtype, x.device, x.pointer & 15, x.readonly)
-        return key
-
 
 # -- Plans -----------------------------------------------------------------------------------------
 
 _plans: dict[tuple[object, ...], "_Plan"] = {}
-
-
-def _keep_plan(key: tuple[object, ...], plan: "_Plan") -> "_Plan":
-    if len(_plans) >= _PLANS_KEPT:
-        _plans.clear()
-    _plans[key] = plan
-    return plan
 
 
 def _make_plan(
@@ -158,10 +190,11 @@ def _make_plan(
         operands.q, operands.k, operands.v, operands.mask_bias, operands.pair_bias, operands.out
     )
     factor = check_scale(scale, problem.head_dim)
-    present = [x for x in (*operands.inputs(), operands.out) if x is not None]
+    present = [x for x in (*operands.inputs, operands.out) if x is not None]
     place = executor_for(device, present)
+    in_place = place if isinstance(place, DriverExecutor) and operands.q.device != "cpu" else None
     lse_shape = (problem.batch, problem.rows, problem.heads, problem.queries)
-    plan = _Plan(place, operands.q.dtype, operands.q.shape, lse_shape)
+    plan = _Plan(place, in_place, operands.out or _new_out(operands.q), lse_shape)
     if 0 not in (*operands.q.shape, problem.keys):
         chosen = _configure(problem, place, config)
         kernel = place.load(render(forward.NAME, forward.values(chosen)))
@@ -192,6 +225,11 @@ def _configure(
     return wanted
 
 
+def _new_out(q: ArrayView) -> ArrayView:
+    strides = contiguous_strides(q.shape, q.dtype.itemsize)
+    return ArrayView(0, q.shape, strides, q.dtype, q.device, False, None)
+
+
 class _Launch:
     """A kernel, its launch geometry, and its parameter block but for the addresses."""
 
@@ -217,16 +255,12 @@ class _Launch:
 
     def constants_for(self, operands: _Operands) -> bytes:
         """What follows the addresses in the parameter block, for operands of these strides."""
-        q, out = operands.q, operands.out
-        if out is None:
-            strides = contiguous_strides(q.shape, q.dtype.itemsize)
-            out = ArrayView(0, q.shape, strides, q.dtype, q.device, False, None)
         values = forward.parameters(
             self.config,
-            q=q,
+            q=operands.q,
             k=operands.k,
             v=operands.v,
-            out=out,
+            out=operands.out or _new_out(operands.q),
             scale=self.scale,
             mask_bias=operands.mask_bias,
             pair_bias=operands.pair_bias,
@@ -235,34 +269,18 @@ class _Launch:
 
     def __call__(
         self,
-        operands: _Operands,
-        out: ArrayView,
-        lse: ArrayView | None,
+        addresses: _Addresses,
+        out: int,
+        lse: int,
         constants: bytes,
         stream: int,
         buffers: Sequence[ArrayView] = (),
     ) -> None:
-        q, k, v, mask, pair = (
-            operands.q,
-            operands.k,
-            operands.v,
-            operands.mask_bias,
-            operands.pair_bias,
-        )
-        pointers = _POINTERS.pack(
-            q.pointer,
-            k.pointer,
-            v.pointer,
-            0 if mask is None else mask.pointer,
-            0 if pair is None else pair.pointer,
-            out.pointer,
-            0 if lse is None else lse.pointer,
-        )
         self.kernel.launch(
             self.grid,
             self.block,
             self.shared_bytes,
-            pointers + constants,
+            _POINTERS.pack(*addresses, out, lse) + constants,
             buffers=buffers,
             stream=stream,
         )
@@ -271,27 +289,30 @@ class _Launch:
 @dataclass(slots=True)
 class _Plan:
     place: Executor
-    dtype: np.dtype[Any]
-    out_shape: tuple[int, ...]
+    in_place: DriverExecutor | None
+    """`place`, where the arrays are in the memory of its device."""
+    out: ArrayView
+    """The caller's, or one like the new array of each call; its address does not count."""
     lse_shape: tuple[int, ...]
     launch: _Launch | None = None
     """None: the problem is empty, there is nothing to launch."""
 
-    def run(
-        self, operands: _Operands, handle: int, stream: object, return_lse: bool
-    ) -> tuple[Any, Any]:
+    def run_in_place(
+        self, addresses: _Addresses, out: int | None, handle: int, queue: object, return_lse: bool
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """The result, or None where it went to the caller's `out`, and the log-sum-exps or None."""
-        place = self.place
-        if not isinstance(place, DriverExecutor):
-            return self._run_on_host(operands, return_lse)
-        if operands.q.device == "cpu":
-            return self._run_on_copies(place, operands, return_lse)
-        queue = handle if stream is None else stream
+        assert self.in_place is not None
         constants = b"" if self.launch is None else self.launch.constants
-        return self._run_on_device(place, operands, handle, queue, return_lse, constants)
+        return self._run(self.in_place, addresses, constants, out, handle, queue, return_lse)
 
-    def _run_on_host(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
-        result = np.zeros(self.out_shape, self.dtype) if operands.out is None else None
+    def run_on_host_arrays(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
+        """Likewise, for host arrays, on the CPU executor or by copies on a device."""
+        if isinstance(self.place, DriverExecutor):
+            return self._run_on_copies(self.place, operands, return_lse)
+        return self._run_on_cpu(operands, return_lse)
+
+    def _run_on_cpu(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
+        result = np.zeros(self.out.shape, self.out.dtype) if operands.out is None else None
         lse = np.full(self.lse_shape, -np.inf, np.float32) if return_lse else None
         out = view(result, name="out") if operands.out is None else operands.out
         if self.launch is None:
@@ -300,8 +321,15 @@ class _Plan:
             # Marked read-only, so that the executor reports a kernel that writes to its inputs.
             inputs = operands.mapped(lambda x: replace(x, readonly=True))
             log_sums = None if lse is None else view(lse)
-            buffers = [x for x in (*inputs.inputs(), out, log_sums) if x is not None]
-            self.launch(inputs, out, log_sums, self.launch.constants, LEGACY_DEFAULT, buffers)
+            buffers = [x for x in (*inputs.inputs, out, log_sums) if x is not None]
+            self.launch(
+                inputs.addresses,
+                out.pointer,
+                0 if log_sums is None else log_sums.pointer,
+                self.launch.constants,
+                LEGACY_DEFAULT,
+                buffers,
+            )
         return result, lse
 
     def _run_on_copies(
@@ -313,7 +341,8 @@ class _Plan:
         # Copies may be packed, and the result is contiguous: their strides are not those of the
         # plan.
         constants = b"" if self.launch is None else self.launch.constants_for(moved)
-        result, lse = self._run_on_device(place, moved, handle, queue, return_lse, constants)
+        result, lse = self._run(place, moved.addresses, constants, None, handle, queue, return_lse)
+        assert result is not None
         host = copy_to_host(result.view(handle), handle)
         log_sums = None if lse is None else copy_to_host(lse.view(handle), handle)
         if operands.out is None:
@@ -321,24 +350,28 @@ class _Plan:
         as_numpy(operands.out)[...] = host
         return None, log_sums
 
-    def _run_on_device(
+    def _run(
         self,
         place: DriverExecutor,
-        operands: _Operands,
+        addresses: _Addresses,
+        constants: bytes,
+        out: int | None,
         handle: int,
         queue: object,
         return_lse: bool,
-        constants: bytes,
-    ) -> tuple[Any, Any]:
-        result = place.empty(self.out_shape, self.dtype, queue) if operands.out is None else None
-        lse = place.empty(self.lse_shape, _FLOAT32, queue) if return_lse else None
-        out = operands.out if result is None else result.view(handle)
-        assert out is not None
-        log_sums = None if lse is None else lse.view(handle)
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
+        result = lse = None
+        lse_address = 0
+        if out is None:
+            result = place.empty(self.out.shape, self.out.dtype, queue)
+            out = result.pointer
+        if return_lse:
+            lse = place.empty(self.lse_shape, _FLOAT32, queue)
+            lse_address = lse.pointer
         if self.launch is not None:
-            self.launch(operands, out, log_sums, constants, handle)
+            self.launch(addresses, out, lse_address, constants, handle)
             return result, lse
-        place.fill(out, 0.0, handle)
-        if log_sums is not None:
-            place.fill(log_sums, -math.inf, handle)
+        place.fill(replace(self.out, pointer=out), 0.0, handle)
+        if lse is not None:
+            place.fill(lse.view(handle), -math.inf, handle)
         return result, lse

@@ -426,16 +426,13 @@ def test_every_tiling_and_number_of_stages(
     executor: DriverExecutor, head_dim: int, stages: int
 ) -> None:
     """A missing wait shows on a GPU only: many threadblocks, more tiles of keys than stages."""
+    fields = ("block_rows", "block_queries", "block_keys", "chunk_keys", "m_tiles")
     case = replace(BOTH, head_dim=head_dim, queries=300, keys=517, rows=7)
     inputs, arrays = make(case)
     copies = moved(arrays, executor)
-    shapes = forward.SHAPES_TO_64 if head_dim <= 64 else forward.SHAPES_ABOVE_64
     ran = 0
-    for shape in shapes:
-        settings = {
-            field: getattr(shape, field)
-            for field in ("block_rows", "block_queries", "block_keys", "chunk_keys", "m_tiles")
-        }
+    for shape in forward.shapes(head_dim):
+        settings = {field: getattr(shape, field) for field in fields}
         wanted = settings | {"stages": stages, "min_blocks": 1}
         try:
             out, lse = cuevo.attention(**copies, return_lse=True, config=wanted)

@@ -217,7 +217,7 @@ def read_facts(ordinal: int) -> DeviceFacts:
     """Attributes of a device."""
     from cuda.bindings import driver
 
-    from cuevo.devices import devices
+    from cuevo.devices import require_device
 
     names = driver.CUdevice_attribute
 
@@ -231,7 +231,7 @@ def read_facts(ordinal: int) -> DeviceFacts:
         return values[0]
 
     device = check(driver.cuDeviceGet(ordinal))
-    info = devices()[ordinal]
+    info = require_device(ordinal)
     return DeviceFacts(
         name=info.name,
         arch=info.arch,

@@ -56,7 +56,10 @@ CASES = (
     Case(
         (1, 4, 130, 200, 1, 32), config={"block_rows": 3, "block_keys": 64, "q_in_registers": True}
     ),
-    Case((1, 2, 130, 200, 1, 32), config={"block_keys": 64, "stages": 2, "chunk_keys": 64}),
+    Case(
+        (1, 2, 130, 200, 1, 32),
+        config={"block_queries": 64, "block_keys": 64, "stages": 2, "chunk_keys": 64},
+    ),
 )
 
 

@@ -4,7 +4,8 @@ Source: Xie et al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and M
 
 One block computes d = c + sum of a_i * b_i over L terms. Every product keeps the sum of its
 factors' exponents; all terms are aligned to the largest exponent and truncated to F fraction bits;
-the sum is exact; it is rounded once.
+the sum is exact; it is rounded once. An accumulator of zero has an exponent too, that of the
+smallest normal fp32: no block is aligned to less (seen on an H200).
 
 Matrices are arrays (rows, columns, warps): the loop over k is Python's, each pass is one contiguous
 run over warps. An aligned term is an integer below 2^(F+2), so terms are held as int32 after the
@@ -26,6 +27,8 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 # tells.
 _ZERO = -12000
 _NO_TERM = _ZERO // 2
+# What every block is aligned to at least.
+_SMALLEST = -126
 # Exponent of an infinity or a NaN among the operands.
 _NOT_FINITE = 4000
 # float32 holds scaled products exactly for largest exponents in this range: products that underflow
@@ -112,6 +115,8 @@ def _one_block(
         nothing = largest < _NO_TERM
         largest[nothing] = 0
         low, high = int(largest.min()), int(largest.max())
+    if low < _SMALLEST:
+        np.maximum(largest, _SMALLEST, out=largest)
     if low < _LOWEST or high > _HIGHEST or c.dtype == F16:
         return _wide_sum(a, b, c, largest, fraction)
     return _narrow_sum(a, b, c, largest, fraction)

@@ -148,12 +148,19 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
         fraction = 10 if dtype == np.float16 else 7
         small = (patterns & np.uint16(0x8000 | (2 << fraction) - 1)).astype(np.uint16)
         patterns = np.where(rng.random(shape) < 0.7, small, patterns)
+    if kind == "tiny":
+        # Products of a few bits around the smallest accumulator, where sums often end in a tie.
+        middle = 12 if dtype == np.float16 else 70
+        places = rng.integers(-middle, 5 - middle // 2, shape)
+        signs = rng.choice([-1.0, 1.0], shape)
+        x = signs * rng.integers(1, 4, shape) * 2.0**places
+        return np.where(rng.random(shape) < 0.4, 0.0, x).astype(dtype).view(np.uint16)
     if kind == "sparse":
         patterns = np.where(rng.random(shape) < 0.8, np.uint16(0), patterns)
     return patterns
 
 
-@pytest.mark.parametrize("kind", ["normal", "patterns", "subnormals", "sparse", "specials"])
+@pytest.mark.parametrize("kind", ["normal", "patterns", "subnormals", "tiny", "sparse", "specials"])
 @pytest.mark.parametrize("depth", [8, 16])
 @pytest.mark.parametrize(("name", "out"), [("f16", "f32"), ("bf16", "f32"), ("f16", "f16")])
 def test_mma(
@@ -170,10 +177,14 @@ def test_mma(
     a, b = (fill(rng, kind, (warps, 32, 2 * n), dtype).view(np.uint32) for n in shapes)
     if out == "f16":
         c = fill(rng, kind, (warps, 32, 4), dtype).view(np.uint32)
+        if kind == "tiny":
+            c[warps // 2 :] = 0
     else:
         c = rng.integers(0, 2**32, (warps, 32, 4)).astype(np.uint32)
         if kind == "normal":
             c = rng.standard_normal(c.shape).astype(np.float32).view(np.uint32)
+        elif kind == "tiny":
+            c[...] = 0
         elif kind != "specials":
             small = rng.integers(-4, 4, c.shape) * 2.0 ** rng.integers(-149, 10, c.shape)
             wild = ~np.isfinite(c.view(np.float32)) | (rng.random(c.shape) < 0.7)
