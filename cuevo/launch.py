@@ -28,8 +28,8 @@ class _ThreadState(threading.local):
     def __init__(self, size: int) -> None:
         block = ctypes.create_string_buffer(size)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        self.config = cuda.CUlaunchConfig()
         self.configured: tuple[_Dim, _Dim, int, int] | None = None
+        self.arguments: tuple[int, ...] = ()
         self.params = memoryview(block).cast("B")
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
@@ -136,7 +136,7 @@ class DriverKernel:
         state.params[:] = params
         entered = self._context.enter()
         try:
-            (status,) = cuda.cuLaunchKernelEx(state.config, self.function, state.kernel_params, 0)
+            (status,) = cuda.cuLaunchKernel(self.function, *state.arguments, state.kernel_params, 0)
         finally:
             if entered:
                 self._context.leave()
@@ -145,18 +145,18 @@ class DriverKernel:
 
     def _configure(self, state: _ThreadState, wanted: tuple[_Dim, _Dim, int, int]) -> None:
         grid, block, shared_bytes, handle = wanted
-        config = state.config
-        state.configured = None
         try:
-            config.gridDimX, config.gridDimY, config.gridDimZ = map(index, grid)
-            config.blockDimX, config.blockDimY, config.blockDimZ = map(index, block)
-            config.sharedMemBytes = index(shared_bytes)
-        except (OverflowError, ValueError, TypeError) as error:
+            numbers = [index(number) for number in (*grid, *block, shared_bytes)]
+        except TypeError:
+            numbers = []
+        if (len(grid), len(block), len(numbers)) != (3, 3, 7) or not all(
+            0 <= number < 2**32 for number in numbers
+        ):
             raise ValueError(
                 "a grid and a block are three integers each, not negative and below 2**32; got "
-                f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory: {error}"
-            ) from None
-        config.hStream = handle
+                f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+            )
+        state.arguments = (*numbers, handle)
         state.configured = wanted
 
     def _launch_error(self, status: Any, wanted: tuple[_Dim, _Dim, int, int]) -> DriverError:

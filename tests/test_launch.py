@@ -73,16 +73,16 @@ class Launches:
             return SUCCESS, *self.parameters[index]
         return cuda.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0
 
-    def launch(self, config: Any, function: Any, kernel_params: int, extra: int) -> Any:
+    def launch(self, function: Any, *numbers: int) -> Any:
         self.before()
+        *shape, shared_bytes, stream, kernel_params, extra = numbers
         block = ctypes.cast(kernel_params, ctypes.POINTER(ctypes.c_void_p))[0]
         self.seen.append(
             (
-                (config.gridDimX, config.gridDimY, config.gridDimZ),
-                (config.blockDimX, config.blockDimY, config.blockDimZ),
-                config.sharedMemBytes,
-                int(config.hStream),
-                config.numAttrs,
+                tuple(shape[:3]),
+                tuple(shape[3:]),
+                shared_bytes,
+                stream,
                 ctypes.string_at(block, 32),
             )
         )
@@ -123,7 +123,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Launches:
         "cuFuncGetAttribute": launches.attribute,
         "cuFuncSetAttribute": launches.set_attribute,
         "cuFuncGetParamInfo": launches.parameter,
-        "cuLaunchKernelEx": launches.launch,
+        "cuLaunchKernel": launches.launch,
         "cuGetErrorName": lambda status: (SUCCESS, status.name.encode()),
         "cuGetErrorString": lambda status: (SUCCESS, b"the driver's text"),
     }.items():
@@ -155,11 +155,11 @@ def test_a_launch_reaches_the_driver(loaded: DriverKernel, fake: Launches) -> No
     loaded.launch((1, 1, 1), (64, 1, 1), 0, PARAMS, stream=0)
     loaded.launch((1, 1, 1), (64, 1, 1), 0, PARAMS, stream=SimpleNamespace(ptr=0x78))
     assert fake.seen == [
-        ((7, 65535, 3), (32, 4, 1), 1024, 0x77, 0, PARAMS),
-        ((7, 65535, 3), (32, 4, 1), 1024, 0x77, 0, other),
-        ((1, 1, 1), (64, 1, 1), 0, 1, 0, PARAMS),
-        ((1, 1, 1), (64, 1, 1), 0, 1, 0, PARAMS),
-        ((1, 1, 1), (64, 1, 1), 0, 0x78, 0, PARAMS),
+        ((7, 65535, 3), (32, 4, 1), 1024, 0x77, PARAMS),
+        ((7, 65535, 3), (32, 4, 1), 1024, 0x77, other),
+        ((1, 1, 1), (64, 1, 1), 0, 1, PARAMS),
+        ((1, 1, 1), (64, 1, 1), 0, 1, PARAMS),
+        ((1, 1, 1), (64, 1, 1), 0, 0x78, PARAMS),
     ]
 
 
@@ -185,7 +185,7 @@ def test_threads_do_not_share_a_parameter_block(loaded: DriverKernel, fake: Laun
     for thread in threads:
         thread.join(30)
     assert len(fake.seen) == 100
-    for grid, block, _, stream, _, params in fake.seen:
+    for grid, block, _, stream, params in fake.seen:
         number, turn, _, count, scale = struct.unpack("<QQQif", params)
         assert (grid[0], block[0] - 1, stream, count) == (number, turn, number, number)
         assert scale == turn
@@ -540,10 +540,6 @@ def test_host_time_of_a_repeated_launch(
     grid, block = (1, 1, 1), (128, 1, 1)
     shape, strides = (1, 128, 256, 8, 32), (2097152, 16384, 64, 2048, 2)
     half = np.dtype(np.float16)
-    config = cuda.CUlaunchConfig()
-    config.gridDimX = config.gridDimY = config.gridDimZ = 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.hStream = handle
     state = kernel._state
     pool, queue = executor._pool, executor.stream
 
@@ -563,8 +559,8 @@ def test_host_time_of_a_repeated_launch(
 
     ways: dict[str, Callable[[], object]] = {
         "launch": launch,
-        "of it cuLaunchKernelEx": lambda: cuda.cuLaunchKernelEx(
-            config, kernel.function, state.kernel_params, 0
+        "of it cuLaunchKernel": lambda: cuda.cuLaunchKernel(
+            kernel.function, *grid, *block, 0, handle, state.kernel_params, 0
         ),
         "of it the context": in_context,
         "empty() and its end": lambda: executor.empty(shape, half, handle),

@@ -4,8 +4,8 @@ Source: Xie et al., "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and M
 
 One block computes d = c + sum of a_i * b_i over L terms. Every product keeps the sum of its
 factors' exponents; all terms are aligned to the largest exponent and truncated to F fraction bits;
-the sum is exact; it is rounded once. An accumulator of zero has an exponent too, that of the
-smallest normal fp32: no block is aligned to less (seen on an H200).
+the sum is exact; it is rounded once. No block is aligned to less than 2^-133: so an H200 adds
+products of bfloat16 below that to an accumulator of zero.
 
 Matrices are arrays (rows, columns, warps): the loop over k is Python's, each pass is one contiguous
 run over warps. An aligned term is an integer below 2^(F+2), so terms are held as int32 after the
@@ -28,7 +28,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 _ZERO = -12000
 _NO_TERM = _ZERO // 2
 # What every block is aligned to at least.
-_SMALLEST = -126
+_SMALLEST = -133
 # Exponent of an infinity or a NaN among the operands.
 _NOT_FINITE = 4000
 # float32 holds scaled products exactly for largest exponents in this range: products that underflow

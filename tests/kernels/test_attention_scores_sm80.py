@@ -142,7 +142,7 @@ def block(c: float, a: np.ndarray, b: np.ndarray, smallest: int, fraction_bits: 
         terms.append((value_x * value_y, exponent_x + exponent_y))
     if all(value == 0 for value, _ in terms):
         return 0.0
-    largest = max(-126, *(exponent for value, exponent in terms if value))
+    largest = max(-133, *(exponent for value, exponent in terms if value))
     unit = Fraction(2) ** (largest - fraction_bits)
     return toward_zero(unit * sum(int(value / unit) for value, _ in terms))
 

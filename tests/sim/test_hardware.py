@@ -149,9 +149,9 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
         small = (patterns & np.uint16(0x8000 | (2 << fraction) - 1)).astype(np.uint16)
         patterns = np.where(rng.random(shape) < 0.7, small, patterns)
     if kind == "tiny":
-        # Products of a few bits around the smallest accumulator, where sums often end in a tie.
-        middle = 12 if dtype == np.float16 else 70
-        places = rng.integers(-middle, 5 - middle // 2, shape)
+        # Products of a few bits around the smallest accumulator: sums that end in a tie, and terms
+        # that are cut by what a block is aligned to at least.
+        places = rng.integers(*((-12, -1) if dtype == np.float16 else (-80, -61)), shape)
         signs = rng.choice([-1.0, 1.0], shape)
         x = signs * rng.integers(1, 4, shape) * 2.0**places
         return np.where(rng.random(shape) < 0.4, 0.0, x).astype(dtype).view(np.uint16)

@@ -38,7 +38,7 @@ def one_block(
     ]
     if c:
         exact.append((exponent(c, SUBNORMAL[out]), Fraction(c)))
-    largest = max((-126, *(e for e, _ in exact)))
+    largest = max((-133, *(e for e, _ in exact)))
     unit = Fraction(2) ** (largest - fraction)
     # int() truncates toward zero.
     total = sum(int(value / unit) for _, value in exact) * unit
