@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 _QUERY = (
@@ -85,10 +86,11 @@ def versions() -> dict[str, str]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Date (UTC), command line and versions."""
+    """Date (UTC), command line without the folders of its paths, and versions."""
+    words = [Path(word).name for word in sys.argv[1:]]
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python3", *sys.argv]),
+        "command": shlex.join(["python3", sys.argv[0], *words]),
         "versions": versions(),
         "idle": ClockReading().result(),
     }
