@@ -197,9 +197,22 @@ def _make_plan(
     plan = _Plan(place, in_place, operands.out or _new_out(operands.q), lse_shape)
     if 0 not in (*operands.q.shape, problem.keys):
         chosen = _configure(problem, place, config)
-        kernel = place.load(render(forward.NAME, forward.values(chosen)))
+        kernel, chosen = _load(chosen, place, fixed=config is not None)
         plan.launch = _Launch(kernel, chosen, problem, factor, operands)
     return plan
+
+
+def _load(
+    chosen: forward.Config, place: Executor, fixed: bool
+) -> tuple[LoadedKernel, forward.Config]:
+    """The kernel; unless the caller has fixed its configuration, with more registers for a thread
+    where it would spill: assemblers differ in how far registers go.
+    """
+    for config in forward.roomier(chosen):
+        kernel = place.load(render(forward.NAME, forward.values(config)))
+        if fixed or not kernel.spills:
+            break
+    return kernel, config
 
 
 def _configure(

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 class LoadedKernel(Protocol):
     """A rendered kernel, ready to be launched on one executor."""
 
+    @property
+    def spills(self) -> bool:
+        """Whether its assembler ran out of registers; never on the CPU executor."""
+        ...
+
     def launch(
         self,
         grid: tuple[int, int, int],

@@ -86,6 +86,12 @@ class DriverKernel:
             )
 
     @property
+    def spills(self) -> bool:
+        """Whether registers are spilled to memory."""
+        resources = self.cubin.resources
+        return resources.spill_stores + resources.spill_loads > 0
+
+    @property
     def parameters(self) -> tuple[tuple[int, int], ...]:
         """Offset and size in bytes of each of the kernel's parameters, as the driver reads them."""
         found: list[tuple[int, int]] = []

@@ -14,7 +14,7 @@ import cuevo
 from cuevo import placement, reference
 from cuevo.arrays import array_from_pointer, view
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.sim import SimExecutor
+from cuevo.sim import LoadedKernel, SimExecutor
 from cuevo.template import RenderedKernel
 
 kernel = pytest.mark.kernel
@@ -182,6 +182,24 @@ def test_settings_change_what_is_chosen(settings: dict[str, Any]) -> None:
     cases.check(WIDE, out, lse, inputs)
     (values,) = place.loaded
     assert {key: values[key] for key in wanted} == wanted
+
+
+@kernel
+def test_a_kernel_that_spills_gets_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spills(loaded: LoadedKernel) -> bool:
+        values: Any = loaded.kernel.values
+        return values["min_blocks"] > 2
+
+    monkeypatch.setattr(LoadedKernel, "spills", property(spills))
+    inputs, call = arguments(WIDE)
+    place = Recorder("sm_90")
+    cases.check(WIDE, cuevo.attention(**call, device=place), None, inputs)
+    tried = [values["min_blocks"] for values in place.loaded]
+    assert tried == list(range(tried[0], 1, -1))
+    assert len(tried) > 1
+    place = Recorder("sm_90")
+    cuevo.attention(**call, device=place, config={"min_blocks": 3})
+    assert [values["min_blocks"] for values in place.loaded] == [3]
 
 
 @kernel

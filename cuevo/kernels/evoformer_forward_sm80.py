@@ -310,8 +310,12 @@ class Shape:
 
 
 def traits(problem: Problem) -> frozenset[str]:
-    """What of a problem costs a kernel registers: "f32 pair", "2-byte pair copies"."""
+    """What of a problem costs a kernel registers: "no pair" (it makes room for more than there is,
+    on sm_80), "f32 pair", "2-byte pair copies".
+    """
     found = set()
+    if problem.pair == "none":
+        found.add("no pair")
     if problem.pair == "f32":
         found.add("f32 pair")
     if problem.pair != "none" and problem.pair_alignment == 2:
@@ -335,7 +339,9 @@ SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         16,
         (
-            Shape(2, 64, 64, 3, 4, True, 1.00, excludes=frozenset({"2-byte pair copies"})),
+            Shape(
+                2, 64, 64, 3, 4, True, 1.00, excludes=frozenset({"2-byte pair copies", "no pair"})
+            ),
             Shape(2, 64, 32, 3, 4, False, 0.92),
             Shape(1, 64, 32, 3, 8, False, 0.86),
             Shape(1, 32, 32, 3, 8, False, 0.60),
@@ -442,6 +448,16 @@ def choose(problem: Problem, arch: Architecture) -> Config:
             "\n".join([f"{NAME} has no configuration for {problem} on {arch.name}:", *lines])
         )
     return best[1]
+
+
+def roomier(config: Config) -> Iterator[Config]:
+    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
+    multiprocessor, at last fewer queries to a warp.
+    """
+    for blocks in range(config.min_blocks, 0, -1):
+        yield replace(config, min_blocks=blocks)
+    if config.m_tiles > 1:
+        yield replace(config, m_tiles=1, min_blocks=1)
 
 
 def adapt(config: Config, problem: Problem) -> Config:

@@ -114,6 +114,11 @@ class LoadedKernel:
         self._program = program
         self._owner = owner
 
+    @property
+    def spills(self) -> bool:
+        """Never: there are registers enough."""
+        return False
+
     def launch(
         self,
         grid: tuple[int, int, int],
