@@ -6,21 +6,30 @@ change them:
 
     python tests/shipped_kernels.py
 
-writes tests/kernels/shipped.json anew.
+writes tests/kernels/shipped.json anew. The tests assemble a sample; every configuration that a call
+can get, in both dtypes, with every set of biases, is assembled for each of the architectures by
+
+    python tests/shipped_kernels.py spills [ARCH ...]
+
+which names those that spill and takes a quarter of an hour on two cores.
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from itertools import product
+from multiprocessing import Pool
 from pathlib import Path
 
 from cuevo.architectures import architecture
+from cuevo.assemble import assemble
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.template import RenderedKernel, render
 
 PINS = Path(__file__).parent / "kernels" / "shipped.json"
 HEAD_DIMS = tuple(range(8, 129, 8))
+SPILL_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 # Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The keys
 # fill their tiles with the first one only.
@@ -83,7 +92,45 @@ def digests(head_dim: int) -> dict[str, str]:
     return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
 
 
-def main() -> None:
+def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
+    """For one architecture, head dim, dtype and set of biases: how many configurations can be
+    chosen, how many of them need what `forward.roomier` offers, and which spill even so.
+    """
+    arch, head_dim, dtype, biases = case
+    runs = [
+        config
+        for config in configurations(head_dim, dtype, biases)
+        if not forward.violations(config, architecture(arch))
+    ]
+    helped, spilt = 0, []
+    for chosen in runs:
+        for config in forward.roomier(chosen):
+            cubin = assemble(render(forward.NAME, forward.values(config)), arch, cache=None)
+            found = cubin.resources
+            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
+                helped += config != chosen
+                break
+        else:
+            spilt.append(f"{arch}: {chosen}: {found}")
+    return len(runs), helped, spilt
+
+
+def report_spills(archs: list[str]) -> int:
+    """1 where some configuration spills."""
+    failed = 0
+    for arch in archs:
+        cases = list(product([arch], HEAD_DIMS, ("bf16", "f16"), range(len(BIASES))))
+        runs, helped = 0, 0
+        with Pool() as pool:
+            for count, more, spilt in pool.imap_unordered(spilling, cases):
+                runs, helped, failed = runs + count, helped + more, failed + len(spilt)
+                print(*spilt, sep="\n", end="\n" if spilt else "", flush=True)
+        print(f"{arch}: {runs} configurations, {helped} with fewer blocks or queries", flush=True)
+    print(f"{failed} spill")
+    return int(failed > 0)
+
+
+def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim)
@@ -91,5 +138,12 @@ def main() -> None:
     print(f"{len(found)} digests in {PINS}")
 
 
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["spills"]:
+        return report_spills(arguments[1:] or list(SPILL_ARCHS))
+    write_pins()
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
