@@ -1,5 +1,6 @@
 """Where an array's elements lie, whoever owns them."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,7 +39,7 @@ class ArrayView:
     @property
     def size(self) -> int:
         """Number of elements, repeated ones counted each time."""
-        return product(self.shape)
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -71,14 +72,6 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
-
-
-def product(shape: tuple[int, ...]) -> int:
-    """Number of elements of an array of `shape`."""
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
 
 
 def as_numpy(source: ArrayView) -> np.ndarray[Any, Any]:

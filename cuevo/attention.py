@@ -114,10 +114,10 @@ def attention(
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
         _plans[key] = plan
-    if plan.in_place:
+    if plan.in_place is not None:
         addresses = (q_address, k_address, v_address, mask_address, pair_address)
         queue = handle if stream is None else stream
-        result, lse = plan.run_in_place(addresses, out_address, handle, queue, return_lse)
+        result, lse = plan.run(plan.in_place, addresses, out_address, handle, queue, return_lse)
     else:
         operands = _Operands.of(q, k, v, mask_bias, pair_bias, out)
         result, lse = plan.run_on_host_arrays(operands, return_lse)
@@ -310,16 +310,39 @@ class _Plan:
     launch: _Launch | None = None
     """None: the problem is empty, there is nothing to launch."""
 
-    def run_in_place(
-        self, addresses: _Addresses, out: int | None, handle: int, queue: object, return_lse: bool
+    def run(
+        self,
+        place: DriverExecutor,
+        addresses: _Addresses,
+        out: int | None,
+        handle: int,
+        queue: object,
+        return_lse: bool,
+        constants: bytes | None = None,
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """The result, or None where it went to the caller's `out`, and the log-sum-exps or None."""
-        assert self.in_place is not None
-        constants = b"" if self.launch is None else self.launch.constants
-        return self._run(self.in_place, addresses, constants, out, handle, queue, return_lse)
+        """The result, or None where it goes to address `out`, and the log-sum-exps or None.
+
+        `constants` stand for the plan's own where the operands have other strides.
+        """
+        result = lse = None
+        lse_address = 0
+        if out is None:
+            result = place.empty(self.out.shape, self.out.dtype, queue)
+            out = result.pointer
+        if return_lse:
+            lse = place.empty(self.lse_shape, _FLOAT32, queue)
+            lse_address = lse.pointer
+        if self.launch is not None:
+            self.launch(addresses, out, lse_address, constants or self.launch.constants, handle)
+            return result, lse
+        target = replace(self.out, pointer=out) if result is None else result.view(handle)
+        place.fill(target, 0.0, handle)
+        if lse is not None:
+            place.fill(lse.view(handle), -math.inf, handle)
+        return result, lse
 
     def run_on_host_arrays(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
-        """Likewise, for host arrays, on the CPU executor or by copies on a device."""
+        """As `run`, for host arrays: on the CPU executor or by copies on a device."""
         if isinstance(self.place, DriverExecutor):
             return self._run_on_copies(self.place, operands, return_lse)
         return self._run_on_cpu(operands, return_lse)
@@ -353,8 +376,8 @@ class _Plan:
         moved = operands.mapped(lambda x: place.copy_to_device(x, queue))
         # Copies may be packed, and the result is contiguous: their strides are not those of the
         # plan.
-        constants = b"" if self.launch is None else self.launch.constants_for(moved)
-        result, lse = self._run(place, moved.addresses, constants, None, handle, queue, return_lse)
+        constants = None if self.launch is None else self.launch.constants_for(moved)
+        result, lse = self.run(place, moved.addresses, None, handle, queue, return_lse, constants)
         assert result is not None
         host = copy_to_host(result.view(handle), handle)
         log_sums = None if lse is None else copy_to_host(lse.view(handle), handle)
@@ -362,29 +385,3 @@ class _Plan:
             return host, log_sums
         as_numpy(operands.out)[...] = host
         return None, log_sums
-
-    def _run(
-        self,
-        place: DriverExecutor,
-        addresses: _Addresses,
-        constants: bytes,
-        out: int | None,
-        handle: int,
-        queue: object,
-        return_lse: bool,
-    ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        result = lse = None
-        lse_address = 0
-        if out is None:
-            result = place.empty(self.out.shape, self.out.dtype, queue)
-            out = result.pointer
-        if return_lse:
-            lse = place.empty(self.lse_shape, _FLOAT32, queue)
-            lse_address = lse.pointer
-        if self.launch is not None:
-            self.launch(addresses, out, lse_address, constants, handle)
-            return result, lse
-        place.fill(replace(self.out, pointer=out), 0.0, handle)
-        if lse is not None:
-            place.fill(lse.view(handle), -math.inf, handle)
-        return result, lse

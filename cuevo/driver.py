@@ -5,6 +5,7 @@ kept kernel costs a few microseconds of the host's time and never waits for the 
 imports torch, and a thread's current context is left as it was found.
 """
 
+import math
 import operator
 import threading
 from collections.abc import Callable
@@ -256,8 +257,7 @@ class DriverExecutor:
         """
         size = dtype.itemsize
         if strides is None:
-            for extent in shape:
-                size *= extent
+            size *= math.prod(shape)
         elif 0 in shape:
             size = 0
         else:

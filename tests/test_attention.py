@@ -142,7 +142,8 @@ def test_every_shape(case: Case, shape: forward.Shape) -> None:
     place = Recorder("sm_90")
     inputs, call = arguments(case)
     tiling = {field: getattr(shape, field) for field in TILING}
-    out, lse = cuevo.attention(**call, return_lse=True, device=place, config=tiling)
+    config = forward.Config(head_dim=case.head_dim, **tiling)
+    out, lse = cuevo.attention(**call, return_lse=True, device=place, config=config)
     cases.check(case, out, lse, inputs)
     (values,) = place.loaded
     assert {field: values[field] for field in TILING} == tiling

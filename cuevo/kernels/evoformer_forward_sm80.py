@@ -72,7 +72,8 @@ class Config:
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) is not field.type:
-                raise TypeError(f"{field.name}: expected {field.type}; got {value!r}")
+                kind = getattr(field.type, "__name__", field.type)
+                raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
 
     @property
     def chunks(self) -> int:
