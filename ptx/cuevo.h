@@ -84,4 +84,56 @@ typedef struct attention_scores_params {
 
 void attention_scores_sm80(const attention_scores_params params);
 
+/* d = alpha * a . b + beta * c + bias, with fp32 or fp16 accumulators. */
+typedef struct gemm_params {
+    const void *a;          /* [batch, m, k], 16-bit floats, one of the last two axes contiguous */
+    const void *b;          /* [batch, k, n], likewise */
+    const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
+    const void *bias;       /* [n], type of d, contiguous; likewise */
+    const int64_t *scatter; /* [m], contiguous: row i of the product is row scatter[i] of c and d; likewise */
+    void *d;                /* [batch, m, n], fp16, bf16 or fp32, rows contiguous */
+    float *partials;        /* what a split of k leaves for the last one: Config.workspace; likewise */
+    uint32_t *arrivals;     /* [batch * tiles], zeros before and after a launch; likewise */
+
+    int64_t a_stride_batch;
+    int64_t b_stride_batch;
+    int64_t c_stride_batch;
+    int64_t d_stride_batch;
+    int64_t c_stride_row;
+    int64_t d_stride_row;
+    int64_t a_stride;    /* from a row of a to the next, or from a column where these are contiguous */
+    int64_t b_stride;
+    int64_t a_step_pass; /* a_stride * what is copied at a time (Config.a.pass_rows) */
+    int64_t b_step_pass;
+    int64_t a_step_tile; /* what a moves on by from one k tile to the next */
+    int64_t b_step_tile;
+
+    uint32_t m;
+    uint32_t n;
+    uint32_t k;
+    uint32_t rows;        /* of c and d: m, or more with scatter; rows outside of it are not written */
+    uint32_t tiles_m;     /* ceil(m / block_m) */
+    uint32_t tiles_n;     /* ceil(n / block_n) */
+    uint32_t splits;      /* threadblocks that share the k tiles of one tile of d */
+    uint32_t split_tiles; /* k tiles of each of them, the last ones may have fewer */
+    uint32_t tiles;       /* tiles_m * tiles_n */
+    uint32_t group;       /* raster * tiles_n */
+    uint32_t last_rows;   /* tile rows of the last group: tiles_m % raster, or raster */
+
+    /* Multipliers and shifts that divide by tiles, splits, group and last_rows (lib/divide.ptx). */
+    uint32_t tiles_magic;
+    uint32_t tiles_shift;
+    uint32_t splits_magic;
+    uint32_t splits_shift;
+    uint32_t group_magic;
+    uint32_t group_shift;
+    uint32_t last_rows_magic;
+    uint32_t last_rows_shift;
+
+    float alpha;
+    float beta;
+} gemm_params;
+
+void gemm_sm80(const gemm_params params);
+
 #endif

@@ -72,11 +72,11 @@ def test_globals_reach_every_library(ptx: Path) -> None:
         '//% import "lib/b.ptx" as b\n//% macro f()\n${b.f()} ${p.scale}\n//% endmacro\n'
     )
     (ptx / "lib/b.ptx").write_text(
-        "//% set size = p.size\n//% macro f()\n${size} ${unique('L')} ${layouts.swizzle(4).mask}\n"
+        "//% set size = p.size\n//% macro f()\n${size} ${unique('L')} ${layouts.swizzle(4).pitch}\n"
         "//% endmacro\n"
     )
     source = '//% import "lib/a.ptx" as a\n${a.f()}\n${a.f()}\n'
-    assert text_of(ptx, source) == "24 L_1 3 16\n24 L_2 3 16\n"
+    assert text_of(ptx, source) == "24 L_1 4 16\n24 L_2 4 16\n"
 
 
 def test_values_reach_a_library_only_with_context(ptx: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import demo, doctor, kernels
+from cuevo.cli import demo, doctor, kernels, layout
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -19,6 +19,7 @@ examples:
   cuevo kernels                   what there is, and each kernel's parameters
   cuevo render evoformer_forward_sm80 --set head_dim=32 | less
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
+  cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
 exit codes:
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, doctor):
+    for command in (demo, kernels, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

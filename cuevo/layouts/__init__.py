@@ -4,9 +4,26 @@ Each fact is stated here once; templates, the CPU executor, the tests and the pi
 here.
 """
 
+from cuevo.layouts.accumulators import (
+    M8N8K4,
+    M8N8K4_F16,
+    M16N8,
+    M16N8_F16,
+    WGMMA,
+    WGMMA_F16,
+    Accumulator,
+    Element,
+    Row,
+)
 from cuevo.layouts.fragments import (
     LDMATRIX,
     LDMATRIX_TRANS,
+    MMA_M8N8K4_A_COL,
+    MMA_M8N8K4_A_ROW,
+    MMA_M8N8K4_B_COL,
+    MMA_M8N8K4_B_ROW,
+    MMA_M8N8K4_F16,
+    MMA_M8N8K4_F32,
     MMA_M16N8_F16,
     MMA_M16N8_F32,
     MMA_M16N8K8_A,
@@ -14,14 +31,26 @@ from cuevo.layouts.fragments import (
     MMA_M16N8K16_A,
     MMA_M16N8K16_B,
     WARP,
+    WARPGROUP,
     Fragment,
 )
-from cuevo.layouts.swizzle import CHUNK_BYTES, Swizzle, swizzle, swizzled_chunk
+from cuevo.layouts.swizzle import CHUNK_BYTES, SharedTile, swizzle, swizzled_chunk
+from cuevo.layouts.wgmma import WGMMA_A, wgmma_accumulator
 
 __all__ = [
     "CHUNK_BYTES",
     "LDMATRIX",
     "LDMATRIX_TRANS",
+    "M8N8K4",
+    "M8N8K4_F16",
+    "M16N8",
+    "M16N8_F16",
+    "MMA_M8N8K4_A_COL",
+    "MMA_M8N8K4_A_ROW",
+    "MMA_M8N8K4_B_COL",
+    "MMA_M8N8K4_B_ROW",
+    "MMA_M8N8K4_F16",
+    "MMA_M8N8K4_F32",
     "MMA_M16N8K8_A",
     "MMA_M16N8K8_B",
     "MMA_M16N8K16_A",
@@ -29,8 +58,16 @@ __all__ = [
     "MMA_M16N8_F16",
     "MMA_M16N8_F32",
     "WARP",
+    "WARPGROUP",
+    "WGMMA",
+    "WGMMA_A",
+    "WGMMA_F16",
+    "Accumulator",
+    "Element",
     "Fragment",
-    "Swizzle",
+    "Row",
+    "SharedTile",
     "swizzle",
     "swizzled_chunk",
+    "wgmma_accumulator",
 ]

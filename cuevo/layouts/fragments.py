@@ -1,11 +1,12 @@
 """Tensor-core fragments: which lane and register hold which element of a matrix.
 
-Source: PTX ISA, "Matrix fragments for mma.m16n8k8" and "... mma.m16n8k16", and the figures of
-``ldmatrix``.
+Source: PTX ISA, "Matrix fragments for mma.m8n8k4", "... mma.m16n8k8", "... mma.m16n8k16" and
+"... wgmma.mma_async.m64nNk16", and the figures of ``ldmatrix``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 Indices = NDArray[np.intp]
 
 WARP = 32
+WARPGROUP = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +30,23 @@ class Fragment:
     shape: tuple[int, int]
     """Rows and columns of the matrix."""
     rows: Indices
-    """(32, registers, elements in a register, low bits first)."""
+    """(lanes, registers, elements in a register, low bits first); the lanes are those of a warp, or
+    the threads of a warpgroup."""
     columns: Indices
     """Like `rows`."""
+
+    @classmethod
+    def from_places(cls, name: str, rows: Indices, columns: Indices) -> Self:
+        """The fragment with these `rows` and `columns`, of which it makes copies."""
+        rows, columns = rows.copy(), columns.copy()
+        rows.setflags(write=False)
+        columns.setflags(write=False)
+        return cls(name, (int(rows.max()) + 1, int(columns.max()) + 1), rows, columns)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that hold the matrix: 32, or 128."""
+        return int(self.rows.shape[0])
 
     @property
     def registers(self) -> int:
@@ -38,7 +54,7 @@ class Fragment:
         return int(self.rows.shape[1])
 
     def gather(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """The lanes' elements, (32, registers, elements), of a matrix of `shape`."""
+        """The lanes' elements, (lanes, registers, elements), of a matrix of `shape`."""
         return matrix[self.rows, self.columns]
 
     def scatter(self, elements: NDArray[Any]) -> NDArray[Any]:
@@ -60,19 +76,31 @@ def _fragment(name: str, *registers: tuple[int, int], along_rows: bool = False) 
     minor = 2 * (lane % 4) + np.arange(2) + np.zeros((len(registers), 1), int)
     row, column = (minor, major) if along_rows else (major, minor)
     row, column = row + corner[..., 0], column + corner[..., 1]
-    return _frozen(name, row, column)
+    return Fragment.from_places(name, row, column)
 
 
-def _frozen(name: str, rows: Indices, columns: Indices) -> Fragment:
-    rows, columns = np.ascontiguousarray(rows), np.ascontiguousarray(columns)
-    rows.setflags(write=False)
-    columns.setflags(write=False)
-    return Fragment(name, (int(rows.max()) + 1, int(columns.max()) + 1), rows, columns)
+def _quad_pairs(
+    name: str,
+    height: int,
+    elements: int,
+    place: Callable[[Indices, Indices, Indices], tuple[Indices, Indices]],
+) -> Fragment:
+    """Fragment of the four matrices, `height` rows each, that the quad pairs of a warp hold.
+
+    Quad pair p is lanes 4*p to 4*p + 3 and 16 lanes further up; its matrix is rows ``height * p``
+    and on. `place` maps lane within the quad, upper quad (0 or 1) and element to row and column.
+    """
+    lane, element = np.arange(WARP)[:, None], np.arange(elements)[None, :]
+    row, column = np.broadcast_arrays(*place(lane % 4, lane // 16, element))
+    row = row + height * (lane // 4 % 4)
+    return Fragment.from_places(name, row.reshape(WARP, -1, 2), column.reshape(WARP, -1, 2))
 
 
 def _one_a_register(name: str, pairs: Fragment) -> Fragment:
     """The same elements in the same order, 32 bits wide."""
-    return _frozen(name, pairs.rows.reshape(WARP, -1, 1), pairs.columns.reshape(WARP, -1, 1))
+    return Fragment.from_places(
+        name, pairs.rows.reshape(WARP, -1, 1), pairs.columns.reshape(WARP, -1, 1)
+    )
 
 
 MMA_M16N8K8_A = _fragment("mma.m16n8k8 A", (0, 0), (8, 0))
@@ -87,6 +115,35 @@ MMA_M16N8_F16 = _fragment("mma.m16n8 accumulator f16", (0, 0), (8, 0))
 """[m, n]: C and D of m16n8k8 and m16n8k16 with fp16 accumulators."""
 MMA_M16N8_F32 = _one_a_register("mma.m16n8 accumulator f32", MMA_M16N8_F16)
 """[m, n]: C and D of m16n8k8 and m16n8k16 with fp32 accumulators."""
+
+# One m8n8k4 is four products, one a quad pair. Their matrices are stacked along the rows.
+MMA_M8N8K4_A_ROW = _quad_pairs(
+    "mma.m8n8k4 A row", 8, 4, lambda lane, upper, i: (lane + 4 * upper, i)
+)
+"""[8 * quad pair + m, k], 16-bit: A ``.row``, a lane holds a row."""
+MMA_M8N8K4_A_COL = _quad_pairs(
+    "mma.m8n8k4 A col", 8, 4, lambda lane, upper, i: (i + 4 * upper, lane)
+)
+"""[8 * quad pair + m, k], 16-bit: A ``.col``, a lane holds half a column."""
+MMA_M8N8K4_B_ROW = _quad_pairs(
+    "mma.m8n8k4 B row", 4, 4, lambda lane, upper, i: (lane, i + 4 * upper)
+)
+"""[4 * quad pair + k, n], 16-bit: B ``.row``, a lane holds half a row."""
+MMA_M8N8K4_B_COL = _quad_pairs(
+    "mma.m8n8k4 B col", 4, 4, lambda lane, upper, i: (i, lane + 4 * upper)
+)
+"""[4 * quad pair + k, n], 16-bit: B ``.col``, a lane holds a column."""
+MMA_M8N8K4_F16 = _quad_pairs(
+    "mma.m8n8k4 accumulator f16", 8, 8, lambda lane, upper, i: (lane + 4 * upper, i)
+)
+"""[8 * quad pair + m, n]: C and D with fp16 accumulators."""
+MMA_M8N8K4_F32 = _one_a_register(
+    "mma.m8n8k4 accumulator f32",
+    _quad_pairs(
+        "", 8, 8, lambda lane, upper, i: ((lane & 1) + (i & 2) + 4 * upper, (lane & 2) + (i & 5))
+    ),
+)
+"""[8 * quad pair + m, n]: C and D with fp32 accumulators."""
 
 LDMATRIX = _fragment("ldmatrix", (0, 0))
 """One 8x8 matrix: [row address, 16-bit element of the row]. Register i of ``.x2`` and ``.x4`` holds

@@ -6,64 +6,112 @@ from typing import Any
 
 CHUNK_BYTES = 16
 """Bytes of a row of an ldmatrix matrix, of the widest cp.async, of one step of the swizzle."""
+BANK_GROUPS = 8
+"""Chunks that shared memory serves at a time."""
+
+KINDS = ("swizzled", "padded", "quads", "quad columns")
 
 
 @dataclass(frozen=True)
-class Swizzle:
-    """Where a tile's 16-byte chunks lie in shared memory: rows of `chunks` chunks, without padding.
+class SharedTile:
+    """Rows of `chunks` chunks, laid out so that readers and writers meet no bank conflicts.
 
-    Chunk c of row r lies at chunk ``c ^ ((r >> shift) & mask)`` of that row. Any 8 rows from a
-    multiple of 8 then have their chunks c in 8 different groups of banks, so an ldmatrix phase
-    takes one cycle; and so have any 8 chunks that follow each other from a multiple of 8, counted
-    through the rows, so a write phase of 8 lanes does, too.
+    ``swizzled``: without gaps; chunk c of row r lies at chunk ``c ^ pattern(r)`` of its row, where
+    the pattern is made of row bits that do not tell banks apart already. Any 8 rows from a multiple
+    of 8 have their chunks c in 8 different groups of banks, so an ldmatrix phase takes one cycle;
+    so have any 8 chunks that follow each other from a multiple of 8, counted through the rows.
+    ``padded``: a chunk is left free after each row of an even number of chunks.
+    ``quads``: swizzled for the rows that mma.m8n8k4 reads together, 0 to 3 and 8 to 11.
+    ``quad columns``: swizzled for its other reading, two chunks of each of four rows.
     """
 
     chunks: int
+    kind: str = "swizzled"
 
     def __post_init__(self) -> None:
         if self.chunks < 1:
             raise ValueError(f"a row must have at least one 16-byte chunk; got {self.chunks}")
+        if self.kind not in KINDS:
+            raise ValueError(f"a tile is one of {', '.join(KINDS)}; got {self.kind!r}")
 
     @property
-    def _group(self) -> int:
-        # Rows collide by the power of two that their length shares with the 8 groups of banks.
-        return gcd(self.chunks, 8)
+    def pitch(self) -> int:
+        """Chunks from a row to the next."""
+        return self.chunks | 1 if self.kind == "padded" else self.chunks
 
     @property
-    def mask(self) -> int:
-        """Bits of a chunk's number that change; 0 where rows of this length need no swizzle."""
-        return self._group - 1
+    def group(self) -> int:
+        """Chunks among which a pattern moves one: what the row length shares with the banks."""
+        return 1 if self.kind == "padded" else gcd(self.chunks, BANK_GROUPS)
 
     @property
-    def shift(self) -> int:
-        """Rows that share one pattern, as a power of two."""
-        return (8 // self._group).bit_length() - 1
+    def terms(self) -> tuple[tuple[int, int], ...]:
+        """The pattern: the sum of ``(row >> shift) & mask``; negative shifts are to the left."""
+        bits = self.group.bit_length() - 1
+        together = 3 - bits  # low bits of a row's number that banks tell apart
+        if self.kind == "quad columns":
+            moves = [(row, row + 1 - together) for row in range(together, 2)]
+            moves = [(row, chunk) for row, chunk in moves if chunk < bits]
+        else:
+            rows = (0, 1, 3) if self.kind == "quads" else (0, 1, 2)
+            moves = list(zip(rows[together:], range(bits), strict=True))
+        masks: dict[int, int] = {}
+        for row, chunk in moves:
+            masks[row - chunk] = masks.get(row - chunk, 0) | 1 << chunk
+        return tuple(masks.items())
 
     @property
-    def places(self) -> int:
-        """Lane addresses that reach the even chunks of a row, n * 32 bytes (by XOR) apart."""
-        return max(self._group // 2, 1)
+    def period(self) -> int:
+        """Rows after which the pattern repeats."""
+        return {"quads": 16, "quad columns": 4}.get(self.kind, 8)
 
-    def address(self, row: int, chunk: int) -> tuple[int, int]:
+    def place(self, row: Any, chunk: Any) -> Any:
+        """Where chunk `chunk` of row `row` lies, counted in chunks; integers, or integer arrays."""
+        pattern = row & 0
+        for shift, mask in self.terms:
+            pattern = pattern | ((row >> shift if shift >= 0 else row << -shift) & mask)
+        return row * self.pitch + (chunk ^ pattern)
+
+    def places(self, unit: int = 2) -> int:
+        """Lane addresses that reach every `unit`-th chunk of a row, by XOR apart."""
+        return max(self.group // unit, 1)
+
+    def distance(self, unit: int = 2) -> int:
+        """Bytes, by XOR, between two of the `places`."""
+        return CHUNK_BYTES * min(unit, self.group)
+
+    def address(self, row: int, chunk: int, unit: int = 2) -> tuple[int, int]:
         """Which of the `places`, and how many bytes further, leads from (0, 0) to (row, chunk).
 
-        `row` is a multiple of 8, and `chunk` even where rows are swizzled.
+        `row` is a multiple of the period, and `chunk` of `unit` where rows are swizzled.
         """
-        group = self._group
-        if row % 8 or (group > 1 and chunk % 2):
+        step = min(unit, self.group)
+        if row % self.period or chunk % step:
             raise ValueError(
                 f"row {row}, chunk {chunk}: no immediate distance in a tile of {self.chunks} chunks"
             )
-        place = chunk % group // 2 if group > 1 else 0
-        return place, (row * self.chunks + chunk - 2 * place) * CHUNK_BYTES
+        within = chunk % self.group
+        return within // step, (row * self.pitch + chunk - within) * CHUNK_BYTES
+
+    def copy_rows(self, index: Any) -> Any:
+        """The row that the index-th group of `chunks` neighbouring threads copies.
+
+        In a padded tile of short rows, neighbours take rows apart, so that their chunks do not
+        meet in a bank.
+        """
+        together = BANK_GROUPS // self.chunks if self.kind == "padded" else 1
+        if together <= 1:
+            return index
+        step = BANK_GROUPS // together
+        within = index % BANK_GROUPS
+        return index - within + within % together * step + within // together
 
 
-def swizzle(chunks: int) -> Swizzle:
-    """The swizzle of rows of `chunks` 16-byte chunks."""
-    return Swizzle(chunks)
+def swizzle(chunks: int) -> SharedTile:
+    """The swizzled tile with rows of `chunks` 16-byte chunks."""
+    return SharedTile(chunks)
 
 
 def swizzled_chunk(row: Any, chunk: Any, chunks: int) -> Any:
     """Chunk of row `row` at which its logical chunk `chunk` lies; integers, or integer arrays."""
-    pattern = Swizzle(chunks)
-    return chunk ^ ((row >> pattern.shift) & pattern.mask)
+    return SharedTile(chunks).place(row, chunk) - row * chunks

@@ -12,8 +12,13 @@ divergence; barriers that are never complete.
 Where the PTX ISA leaves a choice: asynchronous copies read global memory when they are issued;
 barriers without a count wait for the warps that have not exited; atomics take their turns in the
 order of blocks, warps and lanes; approximate functions are correctly rounded.
+
+With ``SimExecutor(arch, profile=True)`` a kernel's `profile` has the executions of each instruction
+in its last launch, and for each access of shared memory the wavefronts that its banks needed.
 """
 
+from cuevo.sim.banks import BankUse
 from cuevo.sim.executor import LoadedKernel, SimExecutor
+from cuevo.sim.profile import InstructionUse, Profile
 
-__all__ = ["LoadedKernel", "SimExecutor"]
+__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SimExecutor"]

@@ -12,6 +12,7 @@ from cuevo.sim.faults import KernelText, Origin, PtxError, error_at
 from cuevo.sim.global_memory import Buffer, GlobalMemory
 from cuevo.sim.machine import Geometry, Machine, shared_layout
 from cuevo.sim.parse import parse
+from cuevo.sim.profile import Counters, Profile
 from cuevo.sim.program import Program
 from cuevo.sim.schedule import Schedule
 
@@ -31,14 +32,18 @@ class SimExecutor:
 
     Pointers in the parameter block are host addresses of the memory behind the `buffers` of a
     launch; every access outside of them is an error. `progress`, if given, is called after each
-    chunk of threadblocks with the number of blocks done and their total.
+    chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
+    count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
     """
 
-    def __init__(self, arch: str = "sm_80", progress: Progress | None = None) -> None:
+    def __init__(
+        self, arch: str = "sm_80", progress: Progress | None = None, *, profile: bool = False
+    ) -> None:
         self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"
         self.progress = progress
+        self._profiles = profile
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
         self.running = threading.Lock()
         """Held by a launch: machines are shared."""
@@ -67,7 +72,8 @@ class SimExecutor:
             program = Program(function, self.limits.number)
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
-        return LoadedKernel(kernel, program, self)
+        counters = Counters(function.instructions) if self._profiles else None
+        return LoadedKernel(kernel, program, self, counters)
 
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
@@ -109,15 +115,27 @@ class _PlainText:
 class LoadedKernel:
     """A kernel of a `SimExecutor`."""
 
-    def __init__(self, kernel: KernelText, program: Program, owner: SimExecutor) -> None:
+    def __init__(
+        self,
+        kernel: KernelText,
+        program: Program,
+        owner: SimExecutor,
+        counters: Counters | None = None,
+    ) -> None:
         self.kernel = kernel
         self._program = program
         self._owner = owner
+        self._counters = counters
 
     @property
     def spills(self) -> bool:
         """Never: there are registers enough."""
         return False
+
+    @property
+    def profile(self) -> Profile | None:
+        """What the last launch did; None unless the executor was made with ``profile=True``."""
+        return None if self._counters is None else self._counters.profile(self.kernel)
 
     def launch(
         self,
@@ -144,6 +162,8 @@ class LoadedKernel:
         chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
         each = -(-total // chunks)
         with self._owner.running, np.errstate(all="ignore"):
+            if self._counters is not None:
+                self._counters.reset()
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
                 schedule.machine.begin(first, packed, memory)
@@ -154,7 +174,7 @@ class LoadedKernel:
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
             machine = Machine(self._program.function, geometry, blocks)
-            return Schedule(self._program, machine, self.kernel)
+            return Schedule(self._program, machine, self.kernel, self._counters)
 
         return self._owner.machines.get((self._program, geometry, blocks), make)
 

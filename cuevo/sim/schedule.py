@@ -4,6 +4,7 @@ from cuevo.errors import SimulatorError
 from cuevo.sim.aliases import Step
 from cuevo.sim.faults import Fault, KernelText, error_at, place
 from cuevo.sim.machine import Machine
+from cuevo.sim.profile import Counters
 from cuevo.sim.program import Program
 
 MOST_RUNS = 20_000_000
@@ -13,10 +14,17 @@ MOST_RUNS = 20_000_000
 class Schedule:
     """The steps of a program on one machine, bound as they are first reached."""
 
-    def __init__(self, program: Program, machine: Machine, kernel: KernelText) -> None:
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        kernel: KernelText,
+        counters: Counters | None = None,
+    ) -> None:
         self._program = program
         self.machine = machine
         self._kernel = kernel
+        self._counters = counters
         self._runs: dict[int, tuple[tuple[Step, ...], int, bool]] = {}
 
     def run(self) -> None:
@@ -55,6 +63,8 @@ class Schedule:
         program = self._program
         end = program.end_of_run(start)
         steps = tuple(program.bind(index, self.machine) for index in range(start, end))
+        if self._counters is not None:
+            steps = self._counters.counting(start, steps, self.machine)
         return steps, end, program.operations[start].form.control
 
     def _error(self, fault: Fault, index: int) -> SimulatorError:

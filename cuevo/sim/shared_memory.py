@@ -1,5 +1,7 @@
 """Shared memory of the threadblocks of a chunk, with the state of every byte."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
@@ -34,6 +36,8 @@ class SharedMemory:
         # What turns a warp's shared addresses into offsets in the storage of all blocks.
         self._base = (block_of_warp.astype(np.int64) * self._stride - WINDOW)[None, :]
         self.races = Races(blocks, self._stride, warp_in_block)
+        self.watch: Callable[[AnyArray, int, Mask], None] | None = None
+        """Called with the checked addresses of each access, its size and its lanes."""
 
     def reset(self) -> None:
         """Forget everything that was written."""
@@ -61,6 +65,8 @@ class SharedMemory:
                 f"block's {self.size} bytes",
                 lanes,
             )
+        if self.watch is not None:
+            self.watch(addresses, size, mask)
         offsets: AnyArray = np.add(addresses, self._base, dtype=np.int64, casting="unsafe")
         return offsets if size == 1 else offsets >> (size.bit_length() - 1)
 

@@ -24,11 +24,17 @@ def test_scatter_undoes_gather(fragment: Fragment) -> None:
     matrix = np.random.default_rng(1).standard_normal(fragment.shape).astype(np.float32)
     elements = fragment.gather(matrix)
     assert elements.shape == fragment.rows.shape
-    assert elements.shape[:2] == (32, fragment.registers)
+    assert elements.shape[:2] == (fragment.lanes, fragment.registers)
     np.testing.assert_array_equal(fragment.scatter(elements), matrix)
 
 
-# The formulas of the PTX ISA, for a lane, register r and half h, as (row, column).
+def upper(lane: int) -> int:
+    """What m8n8k4 adds for lanes 16 to 31."""
+    return 4 if lane >= 16 else 0
+
+
+# The formulas of the PTX ISA, for a lane, register r and half h, as (row, column). For m8n8k4
+# within the matrix of the lane's quad pair.
 ISA = {
     "mma.m16n8k8 A": lambda lane, r, h: (lane // 4 + 8 * r, lane % 4 * 2 + h),
     "mma.m16n8k8 B": lambda lane, r, h: (lane % 4 * 2 + h, lane // 4),
@@ -39,6 +45,19 @@ ISA = {
         lane // 4 + 8 * (r // 2),
         lane % 4 * 2 + r % 2,
     ),
+    "mma.m8n8k4 A row": lambda lane, r, h: (lane % 4 + upper(lane), 2 * r + h),
+    "mma.m8n8k4 A col": lambda lane, r, h: (2 * r + h + upper(lane), lane % 4),
+    "mma.m8n8k4 B row": lambda lane, r, h: (lane % 4, 2 * r + h + upper(lane)),
+    "mma.m8n8k4 B col": lambda lane, r, h: (2 * r + h, lane % 4 + upper(lane)),
+    "mma.m8n8k4 accumulator f16": lambda lane, r, h: (lane % 4 + upper(lane), 2 * r + h),
+    "mma.m8n8k4 accumulator f32": lambda lane, r, h: (
+        (lane & 1) + (r & 2) + upper(lane),
+        (r & 4) + (lane & 2) + (r & 1),
+    ),
+    "wgmma.m64k16 A": lambda lane, r, h: (
+        lane // 32 * 16 + lane % 32 // 4 + 8 * (r % 2),
+        lane % 4 * 2 + h + 8 * (r // 2),
+    ),
     "ldmatrix": lambda lane, r, h: (lane // 4, lane % 4 * 2 + h),
     "ldmatrix.trans": lambda lane, r, h: (lane % 4 * 2 + h, lane // 4),
 }
@@ -47,8 +66,11 @@ ISA = {
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_fragments_are_those_of_the_isa(name: str) -> None:
     fragment = FRAGMENTS[name]
+    height = (4 if " B " in name else 8) if "m8n8k4" in name else 0
     for (lane, register, half), row in np.ndenumerate(fragment.rows):
-        assert (row, fragment.columns[lane, register, half]) == ISA[name](lane, register, half)
+        expected_row, expected_column = ISA[name](lane, register, half)
+        assert row == expected_row + height * (lane // 4 % 4)
+        assert fragment.columns[lane, register, half] == expected_column
 
 
 def test_two_accumulator_tiles_are_one_a_operand() -> None:

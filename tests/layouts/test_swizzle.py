@@ -1,4 +1,4 @@
-"""Swizzled tiles are read and written without bank conflicts."""
+"""Tiles in shared memory are read and written without bank conflicts."""
 
 from typing import Any
 
@@ -6,42 +6,81 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuevo.layouts import swizzle, swizzled_chunk
+from cuevo.layouts import SharedTile, swizzle, swizzled_chunk
 
 pytestmark = pytest.mark.unit
 
 BANK_GROUPS = 8  # of four 4-byte banks each: what a 16-byte access takes
 ROWS = 64
+LINES = (1, 2, 4, 8, 16, 32)  # chunks of rows that padding and the quads' swizzles are made for
 
 
-def bank_groups(row: NDArray[Any], chunk: NDArray[Any], chunks: int) -> NDArray[Any]:
-    return (row * chunks + swizzled_chunk(row, chunk, chunks)) % BANK_GROUPS
+def bank_groups(tile: SharedTile, row: NDArray[Any], chunk: NDArray[Any]) -> NDArray[Any]:
+    return tile.place(row, chunk) % BANK_GROUPS
 
 
+def all_different(groups: NDArray[Any]) -> bool:
+    """Whether the last axis, of 8, has every group of banks once."""
+    return bool((np.sort(groups, axis=-1) == np.arange(BANK_GROUPS)).all())
+
+
+@pytest.mark.parametrize("kind", ["swizzled", "padded", "quads", "quad columns"])
 @pytest.mark.parametrize("chunks", range(1, 17))
-def test_chunks_stay_in_their_row(chunks: int) -> None:
+def test_chunks_stay_in_their_row(chunks: int, kind: str) -> None:
+    tile = SharedTile(chunks, kind)
+    assert tile.pitch in (chunks, chunks + 1)
     for row in range(ROWS):
-        assert sorted(swizzled_chunk(row, np.arange(chunks), chunks)) == list(range(chunks))
+        places = tile.place(row, np.arange(chunks)) - row * tile.pitch
+        assert sorted(places) == list(range(chunks))
 
 
+@pytest.mark.parametrize("kind", ["swizzled", "padded"])
 @pytest.mark.parametrize("chunks", range(1, 17))
-def test_ldmatrix_phases_have_no_bank_conflicts(chunks: int) -> None:
+def test_ldmatrix_phases_have_no_bank_conflicts(chunks: int, kind: str) -> None:
     row, chunk = np.meshgrid(np.arange(ROWS), np.arange(chunks), indexing="ij")
-    phases = bank_groups(row, chunk, chunks).reshape(ROWS // 8, 8, chunks)
-    assert (np.sort(phases, axis=1) == np.arange(8)[None, :, None]).all()
+    phases = bank_groups(SharedTile(chunks, kind), row, chunk).reshape(ROWS // 8, 8, chunks)
+    assert all_different(phases.transpose(0, 2, 1))
 
 
 @pytest.mark.parametrize("chunks", range(1, 17))
 def test_write_phases_have_no_bank_conflicts(chunks: int) -> None:
     row, chunk = np.divmod(np.arange(ROWS * chunks), chunks)
-    phases = bank_groups(row, chunk, chunks).reshape(-1, 8)
-    assert (np.sort(phases, axis=1) == np.arange(8)).all()
+    assert all_different(bank_groups(swizzle(chunks), row, chunk).reshape(-1, 8))
+
+
+@pytest.mark.parametrize("kind", ["padded", "quads", "quad columns"])
+@pytest.mark.parametrize("chunks", LINES)
+def test_other_tiles_are_written_without_conflicts(chunks: int, kind: str) -> None:
+    tile = SharedTile(chunks, kind)
+    index, chunk = np.divmod(np.arange(ROWS * chunks), chunks)
+    row = tile.copy_rows(index)
+    assert sorted(set(row.tolist())) == list(range(ROWS))
+    assert all_different(bank_groups(tile, row, chunk).reshape(-1, 8))
+
+
+@pytest.mark.parametrize("chunks", LINES[1:])
+def test_quads_read_rows_without_conflicts(chunks: int) -> None:
+    """Eight lanes of two quads of mma.m8n8k4 read 16 bytes of rows r .. r + 3, r + 8 .. r + 11."""
+    row = np.array([0, 1, 2, 3, 8, 9, 10, 11])
+    for first in (0, 4, 16, 20):
+        for chunk in range(chunks):
+            groups = bank_groups(SharedTile(chunks, "quads"), row + first, np.full(8, chunk))
+            assert all_different(groups)
+
+
+@pytest.mark.parametrize("chunks", LINES[1:])
+def test_quads_read_columns_without_conflicts(chunks: int) -> None:
+    """They read two neighbouring chunks of rows r .. r + 3."""
+    row, chunk = np.repeat(np.arange(4), 2), np.tile([0, 1], 4)
+    for first in range(0, 32, 4):
+        for pair in range(0, chunks, 2):
+            tile = SharedTile(chunks, "quad columns")
+            assert all_different(bank_groups(tile, row + first, chunk + pair))
 
 
 @pytest.mark.parametrize("chunks", [2, 4, 6, 8, 16])
 def test_the_test_sees_conflicts_where_nothing_is_swizzled(chunks: int) -> None:
-    row = np.arange(8)
-    assert len(np.unique(row * chunks % BANK_GROUPS)) < 8
+    assert not all_different(np.arange(8) * chunks % BANK_GROUPS)
 
 
 @pytest.mark.parametrize("chunks", range(1, 17))
@@ -52,21 +91,22 @@ def test_the_swizzle_is_the_stated_formula(chunks: int) -> None:
     np.testing.assert_array_equal(swizzled_chunk(row, chunk, chunks), expected)
 
 
+@pytest.mark.parametrize("kind", ["swizzled", "padded", "quads", "quad columns"])
+@pytest.mark.parametrize("unit", [1, 2, 4])
 @pytest.mark.parametrize("chunks", range(1, 17))
-def test_places_and_distances_reach_each_matrix(chunks: int) -> None:
+def test_places_and_distances_reach_each_matrix(chunks: int, unit: int, kind: str) -> None:
     """A place's address plus the immediate is that of (row, chunk), whatever row a lane has."""
-    pattern = swizzle(chunks)
-    step = 2 if pattern.mask else 1
-    for lane_row in range(8):
+    tile = SharedTile(chunks, kind)
+    step = min(unit, tile.group)
+    for lane_row in range(tile.period):
         for lane_chunk in range(min(step, chunks)):
-            at_origin = 16 * (lane_row * chunks + swizzled_chunk(lane_row, lane_chunk, chunks))
-            for row in range(0, 32, 8):
+            at_origin = 16 * tile.place(lane_row, lane_chunk)
+            for row in range(0, 48, tile.period):
                 for chunk in range(0, chunks - lane_chunk, step):
-                    place, distance = pattern.address(row, chunk)
-                    assert 0 <= place < pattern.places
-                    r, c = row + lane_row, chunk + lane_chunk
-                    expected = 16 * (r * chunks + swizzled_chunk(r, c, chunks))
-                    assert (at_origin ^ 32 * place) + distance == expected
+                    place, distance = tile.address(row, chunk, unit)
+                    assert 0 <= place < tile.places(unit)
+                    expected = 16 * tile.place(row + lane_row, chunk + lane_chunk)
+                    assert (at_origin ^ tile.distance(unit) * place) + distance == expected
 
 
 def test_what_has_no_distance_is_refused() -> None:
@@ -76,3 +116,5 @@ def test_what_has_no_distance_is_refused() -> None:
         swizzle(4).address(0, 1)
     with pytest.raises(ValueError, match="at least one 16-byte chunk; got 0"):
         swizzle(0)
+    with pytest.raises(ValueError, match="one of swizzled, padded, quads, quad columns; got 'x'"):
+        SharedTile(4, "x")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuevo.sim import SimExecutor
+from cuevo.sim import LoadedKernel, Profile, SimExecutor
 
 Array = NDArray[Any]
 
@@ -80,6 +80,26 @@ def kernel_text(body: str, parameters: int, target: str = "sm_80") -> str:
 """
 
 
+def launch(
+    executor: SimExecutor,
+    body: str,
+    arrays: tuple[Array, ...],
+    grid: int,
+    block: int | tuple[int, int, int],
+    shared: int,
+    readonly: tuple[int, ...] = (),
+) -> LoadedKernel:
+    kernel = executor.load_text("test", kernel_text(body, len(arrays)))
+    kernel.launch(
+        (grid, 1, 1),
+        (block, 1, 1) if isinstance(block, int) else block,
+        shared,
+        struct.pack(f"<{len(arrays)}Q", *(array.ctypes.data for array in arrays)),
+        buffers=[Buffer(array, i in readonly) for i, array in enumerate(arrays)],
+    )
+    return kernel
+
+
 @pytest.fixture
 def run_kernel() -> Kernel:
     def run(
@@ -91,14 +111,27 @@ def run_kernel() -> Kernel:
         arch: str = "sm_80",
         readonly: tuple[int, ...] = (),
     ) -> None:
-        kernel = SimExecutor(arch).load_text("test", kernel_text(body, len(arrays)))
-        kernel.launch(
-            (grid, 1, 1),
-            (block, 1, 1) if isinstance(block, int) else block,
-            shared,
-            struct.pack(f"<{len(arrays)}Q", *(array.ctypes.data for array in arrays)),
-            buffers=[Buffer(array, i in readonly) for i, array in enumerate(arrays)],
-        )
+        launch(SimExecutor(arch), body, arrays, grid, block, shared, readonly)
+
+    return run
+
+
+@pytest.fixture
+def profile_of() -> Callable[..., Profile]:
+    """Runs an entry as `run_kernel` does; its profile."""
+
+    def run(
+        body: str,
+        *arrays: Array,
+        grid: int = 1,
+        block: int = 32,
+        shared: int = 0,
+        arch: str = "sm_80",
+    ) -> Profile:
+        executor = SimExecutor(arch, profile=True)
+        profile = launch(executor, body, arrays, grid, block, shared).profile
+        assert profile is not None
+        return profile
 
     return run
 

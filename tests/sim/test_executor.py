@@ -196,6 +196,18 @@ def test_what_is_refused_at_load(old: str, new: str, message: str) -> None:
         SimExecutor().load_text("add_one", text)
 
 
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
+def test_instructions_of_later_architectures(arch: str) -> None:
+    text = TEXT.replace("sm_80", arch)
+    x = np.zeros(64, np.float32)
+    launch(SimExecutor(arch).load_text("add_one", text), x, 64, grid=1)
+    assert (x == 1).all()
+    later = text.replace("add.f32 f, f,", "min.NaN.f32 f, f,")
+    message = rf"min\.NaN\.f32 needs sm_80 or later; this is {arch}"
+    with pytest.raises(SimulatorError, match=message):
+        SimExecutor(arch).load_text("add_one", later)
+
+
 @pytest.mark.parametrize(
     ("grid", "block", "size", "message"),
     [

@@ -160,71 +160,107 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
     return patterns
 
 
-@pytest.mark.parametrize("kind", ["normal", "patterns", "subnormals", "tiny", "sparse", "specials"])
+KINDS = ("normal", "patterns", "subnormals", "tiny", "sparse", "specials")
+WARPS = 512
+
+
+def accumulator(rng: Any, kind: str, fragment: layouts.Fragment) -> Any:
+    """Accumulator registers (uint32), fp16 in pairs or fp32 by the fragment."""
+    shape = (WARPS, *fragment.rows.shape[:2])
+    if fragment.rows.shape[2] == 2:
+        c = fill(rng, kind, (*shape[:2], 2 * shape[2]), np.float16).view(np.uint32)
+        if kind == "tiny":
+            c[WARPS // 2 :] = 0
+        return c
+    c = rng.integers(0, 2**32, shape).astype(np.uint32)
+    if kind == "normal":
+        c = rng.standard_normal(c.shape).astype(np.float32).view(np.uint32)
+    elif kind == "tiny":
+        c[...] = 0
+    elif kind != "specials":
+        small = rng.integers(-4, 4, c.shape) * 2.0 ** rng.integers(-149, 10, c.shape)
+        wild = ~np.isfinite(c.view(np.float32)) | (rng.random(c.shape) < 0.7)
+        c = np.where(wild, small.astype(np.float32).view(np.uint32), c)
+    return c
+
+
+def compare_mma(
+    executor: DriverExecutor,
+    numbers: Any,
+    form: str,
+    fragments: tuple[layouts.Fragment, ...],
+    kind: str,
+    dtype: Any = np.float16,
+) -> None:
+    """Runs ``mma.sync.aligned.<form>``; `fragments` are those of A, B, C and D."""
+    rng, (of_a, of_b, of_c, of_d) = numbers.rng, fragments
+    a, b = (
+        fill(rng, kind, (WARPS, 32, 2 * of.registers), dtype).view(np.uint32) for of in (of_a, of_b)
+    )
+    c = accumulator(rng, kind, of_c)
+
+    def registers(x: str, of: layouts.Fragment) -> str:
+        return "{" + ", ".join(f"{x}{i}" for i in range(of.registers)) + "}"
+
+    def at(parameter: int, of: layouts.Fragment) -> str:
+        return f"ld.param.u64 p, [params+{8 * parameter}];mad.wide.u32 p, n, {4 * of.registers}, p;"
+
+    loads = "".join(
+        at(i, of) + "".join(f"ld.global.b32 {x}{k}, [p+{4 * k}];" for k in range(of.registers))
+        for i, (x, of) in enumerate(zip("abc", fragments[:3], strict=True))
+    )
+    stores = "".join(f"st.global.b32 [p+{4 * k}], d{k};" for k in range(of_d.registers))
+    body = f"""
+    .reg .b64 p; .reg .b32 a<4>, b<2>, c<8>, d<8>, n, t;
+    mov.u32 n, %ctaid.x; mov.u32 t, %tid.x; mad.lo.u32 n, n, {THREADS}, t; {loads}
+    mma.sync.aligned.{form} {registers("d", of_d)},
+        {registers("a", of_a)}, {registers("b", of_b)}, {registers("c", of_c)};
+    {at(3, of_d)} {stores} ret;
+    """
+    result = np.zeros((WARPS, 32, of_d.registers), np.uint32)
+    gpu, cpu = on_both(executor, body, [a, b, c], [result], WARPS * 32 // THREADS)
+    wrong = np.argwhere(gpu[0] != cpu[0])
+    if len(wrong):
+        w, lane, r = wrong[0]
+        row, column = int(of_d.rows[lane, r, 0]), int(of_d.columns[lane, r, 0])
+        pair = row // 8 if "m8n8k4" in form else 0
+        left = of_a.scatter(a[w].view(dtype).reshape(32, -1, 2)).astype(float)
+        right = of_b.scatter(b[w].view(dtype).reshape(32, -1, 2)).astype(float)
+        terms = right[4 * pair : 4 * pair + 4] if "m8n8k4" in form else right
+        before = np.ascontiguousarray(c[w]).view(np.float16 if of_c.rows.shape[2] == 2 else "f4")
+        start = of_c.scatter(before.reshape(of_c.rows.shape))[row, column]
+        raise AssertionError(
+            f"{len(wrong)} of {result.size} registers differ, first register {r} of lane {lane}: "
+            f"{int(gpu[0][w, lane, r]):#010x} on {executor.name}, {int(cpu[0][w, lane, r]):#010x} "
+            f"here\nrow {row} of A {left[row]}\ncolumn {column} of B {terms[:, column]}\n"
+            f"C {start!r}"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("depth", [8, 16])
 @pytest.mark.parametrize(("name", "out"), [("f16", "f32"), ("bf16", "f32"), ("f16", "f16")])
 def test_mma(
     executor: DriverExecutor, numbers: Any, name: str, out: str, depth: int, kind: str
 ) -> None:
-    warps, rng = 512, numbers.rng
-    dtype: Any = np.float16 if name == "f16" else ml_dtypes.bfloat16
     of_a, of_b = {
         8: (layouts.MMA_M16N8K8_A, layouts.MMA_M16N8K8_B),
         16: (layouts.MMA_M16N8K16_A, layouts.MMA_M16N8K16_B),
     }[depth]
-    count = 4 if out == "f32" else 2
-    shapes = (of_a.registers, of_b.registers)
-    a, b = (fill(rng, kind, (warps, 32, 2 * n), dtype).view(np.uint32) for n in shapes)
-    if out == "f16":
-        c = fill(rng, kind, (warps, 32, 4), dtype).view(np.uint32)
-        if kind == "tiny":
-            c[warps // 2 :] = 0
-    else:
-        c = rng.integers(0, 2**32, (warps, 32, 4)).astype(np.uint32)
-        if kind == "normal":
-            c = rng.standard_normal(c.shape).astype(np.float32).view(np.uint32)
-        elif kind == "tiny":
-            c[...] = 0
-        elif kind != "specials":
-            small = rng.integers(-4, 4, c.shape) * 2.0 ** rng.integers(-149, 10, c.shape)
-            wild = ~np.isfinite(c.view(np.float32)) | (rng.random(c.shape) < 0.7)
-            c = np.where(wild, small.astype(np.float32).view(np.uint32), c)
+    of_c = layouts.MMA_M16N8_F32 if out == "f32" else layouts.MMA_M16N8_F16
+    form = f"m16n8k{depth}.row.col.{out}.{name}.{name}.{out}"
+    dtype = np.float16 if name == "f16" else ml_dtypes.bfloat16
+    compare_mma(executor, numbers, form, (of_a, of_b, of_c, of_c), kind, dtype)
 
-    def registers(x: str, n: int) -> str:
-        return "{" + ", ".join(f"{x}{i}" for i in range(n)) + "}"
 
-    def at(parameter: int, n: int) -> str:
-        return f"ld.param.u64 p, [params+{8 * parameter}]; mad.wide.u32 p, n, {4 * n}, p;"
-
-    loads = "".join(
-        at(i, n) + "".join(f"ld.global.b32 {x}{k}, [p+{4 * k}];" for k in range(n))
-        for i, (x, n) in enumerate(zip("abc", (*shapes, count), strict=True))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("d, c", [("f32", "f32"), ("f16", "f16"), ("f32", "f16")])
+@pytest.mark.parametrize("b", ["row", "col"])
+@pytest.mark.parametrize("a", ["row", "col"])
+def test_mma_of_quads(
+    executor: DriverExecutor, numbers: Any, a: str, b: str, d: str, c: str, kind: str
+) -> None:
+    fragments = tuple(
+        getattr(layouts, f"MMA_M8N8K4_{name.upper()}") for name in (f"a_{a}", f"b_{b}", c, d)
     )
-    body = f"""
-    .reg .b64 p; .reg .b32 a<4>, b<2>, c<4>, n, t;
-    mov.u32 n, %ctaid.x; mov.u32 t, %tid.x; mad.lo.u32 n, n, {THREADS}, t; {loads}
-    mma.sync.aligned.m16n8k{depth}.row.col.{out}.{name}.{name}.{out} {registers("c", count)},
-        {registers("a", shapes[0])}, {registers("b", shapes[1])}, {registers("c", count)};
-    {at(3, count)} {"".join(f"st.global.b32 [p+{4 * k}], c{k};" for k in range(count))} ret;
-    """
-    result = np.zeros((warps, 32, count), np.uint32)
-    gpu, cpu = on_both(executor, body, [a, b, c], [result], warps * 32 // THREADS)
-    wrong = np.argwhere(gpu[0] != cpu[0])
-    if len(wrong):
-        w, lane, r = wrong[0]
-        terms = operands(a[w], b[w], of_a, of_b, dtype, lane, r)
-        raise AssertionError(
-            f"{len(wrong)} of {result.size} registers differ, first register {r} of lane {lane}: "
-            f"{int(gpu[0][w, lane, r]):#010x} on {executor.name}, {int(cpu[0][w, lane, r]):#010x} "
-            f"here, C {int(c[w, lane, r]):#010x}\n{terms}"
-        )
-
-
-def operands(
-    a: Any, b: Any, of_a: layouts.Fragment, of_b: layouts.Fragment, dtype: Any, lane: int, r: int
-) -> str:
-    """The row of A and the column of B that make an accumulator register (of fp32)."""
-    row, column = int(layouts.MMA_M16N8_F32.rows[lane, r, 0]), int(lane % 4 * 2 + r % 2)
-    left = of_a.scatter(a.view(dtype).reshape(32, -1, 2))[row]
-    right = of_b.scatter(b.view(dtype).reshape(32, -1, 2))[:, column]
-    return f"row {row} of A: {left.astype(float)}\ncolumn {column} of B: {right.astype(float)}"
+    compare_mma(executor, numbers, f"m8n8k4.{a}.{b}.{d}.f16.f16.{c}", fragments, kind)

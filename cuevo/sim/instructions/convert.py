@@ -94,7 +94,8 @@ def _odd_float64(x: AnyArray) -> AnyArray:
     return float32.sum_to_odd((x >> x.dtype.type(32)).astype(np.float64) * 2.0**32, low)
 
 
-@form("cvt{.ftz}{.sat}.f32<from:.f16|.bf16>", "cvt{.ftz}.f64.f32", "cvt.f64.f16")
+@form("cvt{.ftz}{.sat}.f32.f16", "cvt{.ftz}.f64.f32", "cvt.f64.f16")
+@form("cvt.f32.bf16", since=80)
 def widen(b: Binder, m: Modifiers) -> Step:
     b.count(2)
     name = b.instruction.opcode.split(".")[-1]
@@ -116,7 +117,7 @@ def widen(b: Binder, m: Modifiers) -> Step:
 
 
 @form("cvt<round:.rn|.rz>{.ftz}{.sat}.f16.f32")
-@form("cvt<round:.rn|.rz>{.relu}<to:.f16|.bf16>.f32", since=80)
+@form("cvt<round:.rn|.rz>.relu.f16.f32", "cvt<round:.rn|.rz>{.relu}<to:.bf16>.f32", since=80)
 def narrow(b: Binder, m: Modifiers) -> Step:
     b.count(2)
     name, mode = m.get("to") or "f16", m["round"]

@@ -86,12 +86,13 @@ def fused(b: Binder, m: Modifiers) -> Step:
     return _float32(b, m, compute)
 
 
-@form("<op:min|max>{.ftz}{.NaN}.f32")
+@form("<op:min|max>{.ftz}.f32")
+@form("<op:min|max>{.ftz}<NaN:.NaN>.f32", since=80)
 def extremum(b: Binder, m: Modifiers) -> Step:
     b.count(3)
     greatest = m["op"] == "max"
     function: np.ufunc = np.fmax if greatest else np.fmin
-    if m["NaN"]:
+    if m.get("NaN"):
         function = np.maximum if greatest else np.minimum
     signs = np.bitwise_and if greatest else np.bitwise_or
     # +0 is greater than -0, for which NumPy makes no promise.

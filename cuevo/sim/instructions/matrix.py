@@ -1,10 +1,18 @@
 """Warp-wide matrix instructions: ldmatrix, stmatrix, mma."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cuevo.layouts import (
     LDMATRIX,
     LDMATRIX_TRANS,
+    MMA_M8N8K4_A_COL,
+    MMA_M8N8K4_A_ROW,
+    MMA_M8N8K4_B_COL,
+    MMA_M8N8K4_B_ROW,
+    MMA_M8N8K4_F16,
+    MMA_M8N8K4_F32,
     MMA_M16N8_F16,
     MMA_M16N8_F32,
     MMA_M16N8K8_A,
@@ -18,8 +26,10 @@ from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers, form
 from cuevo.sim.machine import Machine
+from cuevo.sim.quad_product import quad_product
+from cuevo.sim.syntax import Operand
 from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
-from cuevo.sim.types import TYPES
+from cuevo.sim.types import TYPES, ScalarType
 
 
 def whole_warps(machine: Machine, mask: Mask) -> AnyArray | None:
@@ -120,29 +130,80 @@ def _matrix_of_halves(registers: list[AnyArray], fragment: Fragment, warps: int)
     return matrix
 
 
-def _accumulator(registers: list[AnyArray], warps: int) -> AnyArray:
-    """(16, 8, warps) out of accumulator registers, float16 or float32 by their number."""
-    if len(registers) == MMA_M16N8_F16.registers:
-        return _matrix_of_halves(registers, MMA_M16N8_F16, warps).view(np.float16)
-    matrix = np.empty((*MMA_M16N8_F32.shape, warps), np.float32)
+def _accumulator(registers: list[AnyArray], fragment: Fragment, warps: int) -> AnyArray:
+    """(rows, columns, warps), float16 or float32, out of accumulator registers."""
+    if _in_halves(fragment):
+        return _matrix_of_halves(registers, fragment, warps).view(np.float16)
+    matrix = np.empty((*fragment.shape, warps), np.float32)
     for r, register in enumerate(registers):
-        at = MMA_M16N8_F32.rows[:, r, 0], MMA_M16N8_F32.columns[:, r, 0]
+        at = fragment.rows[:, r, 0], fragment.columns[:, r, 0]
         matrix[at] = register.view(np.float32)
     return matrix
 
 
-def _registers(matrix: AnyArray) -> list[AnyArray]:
-    """The accumulator registers (32, warps), as bits, of a result (16, 8, warps)."""
-    if matrix.dtype == np.float32:
-        fragment, bits = MMA_M16N8_F32, matrix.view(np.uint32)
+def _registers(matrix: AnyArray, fragment: Fragment) -> list[AnyArray]:
+    """The accumulator registers (32, warps), as bits, of a result (rows, columns, warps)."""
+    if not _in_halves(fragment):
+        bits = matrix.view(np.uint32)
         return [
             bits[fragment.rows[:, r, 0], fragment.columns[:, r, 0]]
             for r in range(fragment.registers)
         ]
-    fragment, bits = MMA_M16N8_F16, matrix.view(np.uint16)
+    bits = matrix.view(np.uint16)
     # (32, registers, halves, warps) -> halves innermost
     halves = bits[fragment.rows, fragment.columns].transpose(1, 0, 3, 2)
     return [np.ascontiguousarray(each).view(np.uint32)[..., 0] for each in halves]
+
+
+def _in_halves(fragment: Fragment) -> bool:
+    """Whether a register holds two elements."""
+    return bool(fragment.rows.shape[2] == 2)
+
+
+def _mma(
+    b: Binder,
+    of_a: Fragment,
+    of_b: Fragment,
+    of_c: Fragment,
+    of_d: Fragment,
+    multiply: Callable[[AnyArray, AnyArray, AnyArray], AnyArray],
+) -> Step:
+    """``d, a, b, c`` by `multiply`: patterns of A and B and the matrix C to the matrix D."""
+    b.count(4)
+
+    def kind(fragment: Fragment) -> ScalarType:
+        return TYPES["f16x2" if _in_halves(fragment) else "f32"]
+
+    def listed(index: int, fragment: Fragment) -> tuple[Operand, ...]:
+        return b.vector(b.operand(index), fragment.registers)
+
+    left = [b.source(x, kind(of_a)) for x in listed(1, of_a)]
+    right = [b.source(x, kind(of_b)) for x in listed(2, of_b)]
+    c = [b.whole(x, kind(of_c)) for x in listed(3, of_c)]
+    d = [b.destination(x, kind(of_d)).view(np.uint32) for x in listed(0, of_d)]
+    if any(is_constant(x) for x in (*left, *right)):
+        raise b.refusal("the fragments of mma must be registers")
+    machine = b.machine
+
+    def step(mask: Mask) -> None:
+        warps = whole_warps(machine, mask)
+        count = machine.warps if warps is None else warps.size
+
+        def taken(registers: list[AnyArray]) -> list[AnyArray]:
+            return registers if warps is None else [x.take(warps, axis=1) for x in registers]
+
+        result = multiply(
+            _matrix_of_halves(taken(left), of_a, count),
+            _matrix_of_halves(taken(right), of_b, count),
+            _accumulator(taken(c), of_c, count),
+        )
+        for register, bits in zip(d, _registers(result, of_d), strict=True):
+            if warps is None:
+                np.copyto(register, bits)
+            else:
+                register[:, warps] = bits
+
+    return step
 
 
 @form(
@@ -154,43 +215,38 @@ def _registers(matrix: AnyArray) -> list[AnyArray]:
     "mma.sync.aligned<shape:.m16n8k8|.m16n8k16>.row.col<d:.f32><a:.bf16><b:.bf16><c:.f32>", since=80
 )
 def mma(b: Binder, m: Modifiers) -> Step:
-    b.count(4)
     if m["d"] != m["c"]:
         raise b.refusal(f"mma with C in .{m['c']} and D in .{m['d']}: both must be of one type")
     wide = ".m16n8k16." in b.instruction.opcode
-    accumulator, registers = (TYPES["f32"], 4) if m["d"] == "f32" else (TYPES["f16x2"], 2)
-    operand_type = TYPES["f16x2"]
-    a = [b.source(x, operand_type) for x in b.vector(b.operand(1), 4 if wide else 2)]
-    other = [b.source(x, operand_type) for x in b.vector(b.operand(2), 2 if wide else 1)]
-    c = [b.whole(x, accumulator).view() for x in b.vector(b.operand(3), registers)]
-    d = [b.destination(x, accumulator).view(np.uint32) for x in b.vector(b.operand(0), registers)]
-    for x in (*a, *other):
-        if is_constant(x):
-            raise b.refusal("the fragments of mma must be registers")
-    dtype = F16 if m["a"] == "f16" else BF16
-    layout_a, layout_b = (
-        (MMA_M16N8K16_A, MMA_M16N8K16_B) if wide else (MMA_M16N8K8_A, MMA_M16N8K8_B)
+    of_a, of_b = (MMA_M16N8K16_A, MMA_M16N8K16_B) if wide else (MMA_M16N8K8_A, MMA_M16N8K8_B)
+    of_c = MMA_M16N8_F32 if m["c"] == "f32" else MMA_M16N8_F16
+    dtype, arithmetic = F16 if m["a"] == "f16" else BF16, block(b.arch)
+    return _mma(
+        b,
+        *(of_a, of_b, of_c, of_c),
+        lambda left, right, c: multiply_accumulate(left, right, c, dtype, arithmetic),
     )
-    machine, arithmetic = b.machine, block(b.arch)
 
-    def step(mask: Mask) -> None:
-        warps = whole_warps(machine, mask)
-        count = machine.warps if warps is None else warps.size
 
-        def taken(registers: list[AnyArray]) -> list[AnyArray]:
-            return registers if warps is None else [x.take(warps, axis=1) for x in registers]
+@form(
+    "mma.sync.aligned.m8n8k4<a:.row|.col><b:.row|.col><d:.f32|.f16>.f16.f16<c:.f32|.f16>", since=70
+)
+def mma_of_quads(b: Binder, m: Modifiers) -> Step:
+    """Four products, one a quad pair; C in fp16 may become D in fp32."""
+    if m["d"] == "f16" and m["c"] == "f32":
+        raise b.refusal("mma.m8n8k4 with C in .f32 and D in .f16: D must be in .f32, too")
+    of_a = MMA_M8N8K4_A_ROW if m["a"] == "row" else MMA_M8N8K4_A_COL
+    of_b = MMA_M8N8K4_B_ROW if m["b"] == "row" else MMA_M8N8K4_B_COL
+    of_c, of_d = (MMA_M8N8K4_F32 if m[x] == "f32" else MMA_M8N8K4_F16 for x in "cd")
+    arch, result = b.arch, np.dtype(np.float32 if m["d"] == "f32" else np.float16)
 
-        result = multiply_accumulate(
-            _matrix_of_halves(taken(a), layout_a, count),
-            _matrix_of_halves(taken(other), layout_b, count),
-            _accumulator(taken(c), count),
-            dtype,
-            arithmetic,
-        )
-        for register, bits in zip(d, _registers(result), strict=True):
-            if warps is None:
-                np.copyto(register, bits)
-            else:
-                register[:, warps] = bits
+    def apart(stacked: AnyArray) -> AnyArray:
+        """(rows, columns, quad pairs of all warps)"""
+        each = stacked.reshape(4, -1, *stacked.shape[1:]).transpose(1, 2, 0, 3)
+        return each.reshape(*each.shape[:2], -1)
 
-    return step
+    def multiply(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
+        products = quad_product(apart(left), apart(right), apart(c.astype(result)), arch)
+        return products.reshape(8, 8, 4, -1).transpose(2, 0, 1, 3).reshape(32, 8, -1)
+
+    return _mma(b, of_a, of_b, of_c, of_d, multiply)

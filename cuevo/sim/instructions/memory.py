@@ -1,6 +1,7 @@
 """Loads, stores, atomics and prefetches."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,6 @@ _EVICT = (
     "{level1:.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last"
     "|.L1::no_allocate}"
 )
-_PREFETCH = "{prefetch:.L2::64B|.L2::128B|.L2::256B}"
 _VECTOR = "{vector:.v2|.v4}"
 
 
@@ -59,7 +59,12 @@ def _writer(b: Binder, scalar: ScalarType, count: int) -> Callable[[AnyArray, Ma
     return write
 
 
-@form(f"ld{_ORDER}.global{{.nc}}{_CACHE}{_EVICT}{_PREFETCH}{_VECTOR}<type:{_TYPES}>")
+_LOAD = f"ld{_ORDER}.global{{.nc}}{_CACHE}{_EVICT}"
+
+
+@form(f"{_LOAD}{_VECTOR}<type:{_TYPES}>")
+@form(f"{_LOAD}<prefetch:.L2::64B|.L2::128B>{_VECTOR}<type:{_TYPES}>", since=75)
+@form(f"{_LOAD}.L2::256B{_VECTOR}<type:{_TYPES}>", since=80)
 def load_global(b: Binder, m: Modifiers) -> Step:
     b.count(2)
     scalar, count = TYPES[m["type"]], _count(m)
@@ -183,12 +188,8 @@ def store_shared(b: Binder, m: Modifiers) -> Step:
     return step
 
 
-@form(
-    "prefetch.global.L1",
-    "prefetch.global.L2{evict:::evict_last|::evict_normal}",
-    "prefetch<level:.L1|.L2>",
-    "prefetchu.L1",
-)
+@form("prefetch{.global}<level:.L1|.L2>", "prefetchu.L1")
+@form("prefetch.global.L2<evict:::evict_last|::evict_normal>", since=80)
 def prefetch(b: Binder, m: Modifiers) -> Step:
     """A hint: it may name any address."""
     b.count(1)
@@ -199,15 +200,20 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 # -- Atomics --------------------------------------------------------------------------------------
 
 _SCOPES = "{order:.relaxed|.acquire|.release|.acq_rel}{scope:.cta|.gpu|.sys}"
-_ATOMIC: dict[str, np.ufunc] = {
+_ATOMIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "min": np.minimum,
     "max": np.maximum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
+    "exch": lambda found, value: value,
+    # Counters that wrap around at the operand.
+    "inc": lambda found, last: 0 if found >= last else found + 1,
+    "dec": lambda found, last: last if found == 0 or found > last else found - 1,
 }
 _ATOMIC_TYPES = (
+    "<op:.inc|.dec><type:.u32>",
     "<op:.add><type:.u32|.s32|.u64|.f32|.f64>",
     "<op:.min|.max><type:.u32|.s32|.u64|.s64>",
     "<op:.and|.or|.xor><type:.b32|.b64>",
@@ -221,7 +227,7 @@ def _atomic(b: Binder, m: Modifiers, index: int, out: AnyArray | None) -> Step:
     in_shared = m["space"] == "shared"
     address = b.address(b.operand(index)) if in_shared else _global(b, index)
     operand = b.whole(b.operand(index + 1), scalar)
-    machine, function = b.machine, _ATOMIC.get(m["op"])
+    machine, function = b.machine, _ATOMIC[m["op"]]
 
     def turns(places: AnyArray, found: AnyArray, mask: Mask) -> AnyArray:
         """The final value for each lane's place; with `out`, what each found goes there."""
@@ -231,14 +237,15 @@ def _atomic(b: Binder, m: Modifiers, index: int, out: AnyArray | None) -> Step:
         _, first, group = np.unique(places.T[chosen], return_index=True, return_inverse=True)
         values = operand.T[chosen]
         memory = found.view(scalar.dtype).T[chosen][first]
-        if out is not None:
+        if out is None and isinstance(function, np.ufunc):
+            function.at(memory, group, values)
+        else:
             before = np.empty_like(values)
             for i, g in enumerate(group):
                 before[i] = memory[g]
-                memory[g] = values[i] if function is None else function(memory[g], values[i])
-            out.T[chosen] = before
-        elif function is not None:
-            function.at(memory, group, values)
+                memory[g] = function(memory[g], values[i])
+            if out is not None:
+                out.T[chosen] = before
         final = np.zeros(machine.shape, scalar.dtype)
         final.T[chosen] = memory[group]
         return final.view(unit_dtype(size))

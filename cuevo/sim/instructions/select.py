@@ -20,7 +20,7 @@ _ORDERED = {
     "ge": np.greater_equal,
 }
 _UNSIGNED = {"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
-_ANY_TYPE = ".b16|.b32|.b64|.u16|.u32|.u64|.s16|.s32|.s64|.f16|.bf16|.f32|.f64"
+_TYPES = ".b16|.b32|.b64|.u16|.u32|.u64|.s16|.s32|.s64|.f32|.f64"
 _COMPARE = ".eq|.ne|.lt|.le|.gt|.ge|.lo|.ls|.hi|.hs|.equ|.neu|.ltu|.leu|.gtu|.geu|.num|.nan"
 
 
@@ -72,7 +72,11 @@ def _comparison(
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
-@form(f"setp<compare:{_COMPARE}>{{combine:.and|.or|.xor}}{{.ftz}}<type:{_ANY_TYPE}>")
+_SETP = f"setp<compare:{_COMPARE}>{{combine:.and|.or|.xor}}{{.ftz}}"
+
+
+@form(f"{_SETP}<type:{_TYPES}|.f16>")
+@form(f"{_SETP}<type:.bf16>", since=90)
 def set_predicate(b: Binder, m: Modifiers) -> Step:
     b.count(4 if m["combine"] else 3)
     scalar = TYPES[m["type"]]
@@ -101,7 +105,7 @@ def set_predicate(b: Binder, m: Modifiers) -> Step:
 
 
 @form(
-    f"set<compare:{_COMPARE}>{{combine:.and|.or|.xor}}{{.ftz}}<result:.u32|.s32|.f32><type:{_ANY_TYPE}>"
+    f"set<compare:{_COMPARE}>{{combine:.and|.or|.xor}}{{.ftz}}<result:.u32|.s32|.f32><type:{_TYPES}>"
 )
 def set_value(b: Binder, m: Modifiers) -> Step:
     b.count(4 if m["combine"] else 3)
@@ -125,7 +129,7 @@ def set_value(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, compute)
 
 
-@form(f"selp<type:{_ANY_TYPE}>")
+@form(f"selp<type:{_TYPES}>")
 def select(b: Binder, m: Modifiers) -> Step:
     b.count(4)
     scalar = TYPES[m["type"]]

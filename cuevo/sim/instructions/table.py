@@ -56,17 +56,20 @@ def form(*patterns: str, since: int = 0, control: bool = False) -> Callable[[Bin
 
 def find(instruction: Instruction, arch: int) -> tuple[Form, Modifiers]:
     """The form of an instruction; raises `PtxError` if there is none on this architecture."""
+    since: list[int] = []
     for candidate in _FORMS.get(_first_word(instruction.opcode), ()):
         match = candidate.expression.fullmatch(instruction.opcode)
-        if match is not None:
-            if arch < candidate.since:
-                raise PtxError(
-                    instruction.line,
-                    f"{instruction.opcode} needs sm_{candidate.since} or later; this is sm_{arch}",
-                )
+        if match is not None and candidate.since <= arch:
             return candidate, {
                 name: (text or "").lstrip(".:") for name, text in match.groupdict().items()
             }
+        if match is not None:
+            since.append(candidate.since)
+    if since:
+        raise PtxError(
+            instruction.line,
+            f"{instruction.opcode} needs sm_{min(since)} or later; this is sm_{arch}",
+        )
     raise PtxError(
         instruction.line, f"the CPU executor does not know the instruction {instruction.opcode}"
     )

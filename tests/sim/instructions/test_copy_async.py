@@ -55,6 +55,18 @@ def test_source_size_fills_with_zeros(run_kernel: Any, data: Any) -> None:
     np.testing.assert_array_equal(run(run_kernel, body, data)[:, 5:], 0)
 
 
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_sizes_fill_with_zeros(run_kernel: Any, data: Any, size: int) -> None:
+    # Of each piece the first n % (size + 1) bytes.
+    pieces = "".join(
+        f"cp.async.ca.shared.global [to+{at}], [p+{at}], {size}, x;" for at in range(0, 16, size)
+    )
+    body = f"rem.u32 x, n, {size + 1}; {pieces} cp.async.wait_all;" + OUT
+    out = run(run_kernel, body, data)
+    count = np.arange(64)[:, None] % (size + 1)
+    np.testing.assert_array_equal(out, np.where(np.arange(16) % size < count, data, 0))
+
+
 def test_an_empty_source_touches_nothing(run_kernel: Any, data: Any) -> None:
     body = (
         "mov.b64 p, 0; mov.b32 x, 0; cp.async.cg.shared.global [to], [p], 16, x; cp.async.wait_all;"

@@ -8,6 +8,7 @@ import pytest
 
 from cuevo import layouts
 from cuevo.errors import SimulatorError
+from cuevo.sim.quad_product import quad_product
 from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
 
 pytestmark = pytest.mark.unit
@@ -85,38 +86,65 @@ def packed(fragment: layouts.Fragment, matrices: Any) -> Any:
     return np.ascontiguousarray(elements).view(np.uint32).reshape(len(matrices), 32, -1)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("name", "accumulator"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32")])
-@pytest.mark.parametrize("depth", [8, 16])
+def run_mma(
+    run_kernel: Any,
+    arch: str,
+    form: str,
+    fragments: tuple[layouts.Fragment, ...],
+    *matrices: Any,
+) -> Any:
+    """What ``mma.sync.aligned.<form>`` leaves in the lanes; `fragments` are those of A, B, C, D."""
+    counts = tuple(fragment.registers for fragment in fragments)
+    inputs = (packed(of, matrix) for of, matrix in zip(fragments, matrices, strict=False))
+    out = np.zeros((WARPS, 32, counts[3]), np.uint32)
+    body = f"""
+    {PROLOGUE} .reg .b32 a<4>, b<2>, c<8>, d<8>;
+    {loads(0, "a", counts[0])} {loads(1, "b", counts[1])} {loads(2, "c", counts[2])}
+    mma.sync.aligned.{form} {registers("d", counts[3])},
+        {registers("a", counts[0])}, {registers("b", counts[1])}, {registers("c", counts[2])};
+    {stores(3, "d", counts[3])} ret;
+    """
+    run_kernel(body, *inputs, out, grid=WARPS, arch=arch)
+    return out
+
+
+def patterns(matrix: Any) -> Any:
+    """(warps, rows, columns) as the arithmetic wants it: bits, warps last."""
+    return np.ascontiguousarray(np.moveaxis(matrix, 0, -1)).view(np.uint16)
+
+
+ACCUMULATOR = {"f32": np.float32, "f16": np.float16}
+
+
+@pytest.mark.parametrize(
+    ("depth", "name", "accumulator", "arch"),
+    [
+        *((8, "f16", accumulator, "sm_75") for accumulator in ("f32", "f16")),
+        *(
+            (depth, name, accumulator, arch)
+            for depth in (8, 16)
+            for name, accumulator in (("f16", "f32"), ("f16", "f16"), ("bf16", "f32"))
+            for arch in ("sm_80", "sm_90")
+        ),
+    ],
+)
 def test_mma(
     run_kernel: Any, numbers: Any, depth: int, name: str, accumulator: str, arch: str
 ) -> None:
     dtype = np.float16 if name == "f16" else ml_dtypes.bfloat16
     rng = numbers.rng
     a, b = (rng.standard_normal((WARPS, *s)).astype(dtype) for s in ((16, depth), (depth, 8)))
-    c = rng.standard_normal((WARPS, 16, 8)).astype(
-        np.float32 if accumulator == "f32" else np.float16
-    )
+    c = rng.standard_normal((WARPS, 16, 8)).astype(ACCUMULATOR[accumulator])
     of_a, of_b = {
         8: (layouts.MMA_M16N8K8_A, layouts.MMA_M16N8K8_B),
         16: (layouts.MMA_M16N8K16_A, layouts.MMA_M16N8K16_B),
     }[depth]
     of_c = layouts.MMA_M16N8_F32 if accumulator == "f32" else layouts.MMA_M16N8_F16
-    count = of_c.registers
-    inputs = packed(of_a, a), packed(of_b, b), packed(of_c, c)
-    out = np.zeros((WARPS, 32, count), np.uint32)
-    kind = f"{accumulator}.{name}.{name}.{accumulator}"
-    body = f"""
-    {PROLOGUE} .reg .b32 a<4>, b<2>, c<4>;
-    {loads(0, "a", of_a.registers)} {loads(1, "b", of_b.registers)} {loads(2, "c", count)}
-    mma.sync.aligned.m16n8k{depth}.row.col.{kind} {registers("c", count)},
-        {registers("a", of_a.registers)}, {registers("b", of_b.registers)}, {registers("c", count)};
-    {stores(3, "c", count)} ret;
-    """
-    run_kernel(body, *inputs, out, grid=WARPS, arch=arch)
-    patterns = (np.ascontiguousarray(np.moveaxis(x, 0, -1)).view(np.uint16) for x in (a, b))
+    form = f"m16n8k{depth}.row.col.{accumulator}.{name}.{name}.{accumulator}"
+    out = run_mma(run_kernel, arch, form, (of_a, of_b, of_c, of_c), a, b, c)
     result = multiply_accumulate(
-        *patterns,
+        patterns(a),
+        patterns(b),
         np.moveaxis(c, 0, -1).copy(),
         F16 if name == "f16" else BF16,
         block(int(arch[3:])),
@@ -124,6 +152,60 @@ def test_mma(
     np.testing.assert_array_equal(out, packed(of_c, np.moveaxis(result, -1, 0)))
     exact = np.einsum("wik,wkj->wij", a.astype(float), b.astype(float)) + c
     np.testing.assert_allclose(np.moveaxis(result, -1, 0), exact, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize(("d", "c"), [("f32", "f32"), ("f16", "f16"), ("f32", "f16")])
+@pytest.mark.parametrize("of_b", ["row", "col"])
+@pytest.mark.parametrize("of_a", ["row", "col"])
+def test_mma_of_quads(
+    run_kernel: Any, numbers: Any, of_a: str, of_b: str, d: str, c: str, arch: str
+) -> None:
+    rng = numbers.rng
+    # The matrices of the four quad pairs, stacked.
+    left, right = (
+        rng.standard_normal((WARPS, *shape)).astype(np.float16) for shape in ((32, 4), (16, 8))
+    )
+    start = rng.standard_normal((WARPS, 32, 8)).astype(ACCUMULATOR[c])
+    fragments = tuple(
+        getattr(layouts, f"MMA_M8N8K4_{name.upper()}") for name in (f"a_{of_a}", f"b_{of_b}", c, d)
+    )
+    form = f"m8n8k4.{of_a}.{of_b}.{d}.f16.f16.{c}"
+    out = run_mma(run_kernel, arch, form, fragments, left, right, start)
+    result = np.empty((WARPS, 32, 8), ACCUMULATOR[d])
+    for pair in range(4):
+        rows = slice(8 * pair, 8 * pair + 8)
+        # An fp16 accumulator of an fp32 result is widened, which is exact, and is then fp32.
+        widened = np.moveaxis(start[:, rows], 0, -1).astype(ACCUMULATOR[d])
+        product = quad_product(
+            patterns(left[:, rows]),
+            patterns(right[:, 4 * pair : 4 * pair + 4]),
+            widened,
+            int(arch[3:]),
+        )
+        result[:, rows] = np.moveaxis(product, -1, 0)
+        a, b = left[:, rows].astype(float), right[:, 4 * pair : 4 * pair + 4].astype(float)
+        exact = np.einsum("wik,wkj->wij", a, b) + start[:, rows]
+        np.testing.assert_allclose(result[:, rows], exact, rtol=2e-3, atol=1e-2)
+    np.testing.assert_array_equal(out, packed(fragments[3], result))
+
+
+def test_a_wide_result_of_a_narrow_accumulator(run_kernel: Any) -> None:
+    """C in fp16 is not rounded again: 2^-24, its smallest, and 65504 + 65504 come out in fp32."""
+    left, right = np.zeros((WARPS, 32, 4), np.float16), np.zeros((WARPS, 16, 8), np.float16)
+    start = np.full((WARPS, 32, 8), 2.0**-24, np.float16)
+    left[:, 8:16, 0], right[:, 4, :], start[:, 8:16] = 65504, 1, 65504
+    fragments = (
+        *(layouts.MMA_M8N8K4_A_ROW, layouts.MMA_M8N8K4_B_COL),
+        *(layouts.MMA_M8N8K4_F16, layouts.MMA_M8N8K4_F32),
+    )
+    for arch in ("sm_70", "sm_75", "sm_80", "sm_90"):
+        form = "m8n8k4.row.col.f32.f16.f16.f16"
+        out = run_mma(run_kernel, arch, form, fragments, left, right, start)
+        for warp in out.view(np.float32):
+            found = layouts.MMA_M8N8K4_F32.scatter(warp[..., None])
+            assert (found[8:16] == 131008).all()
+            assert (found[:8] == 2.0**-24).all() and (found[16:] == 2.0**-24).all()
 
 
 def test_mma_in_some_warps_only(run_kernel: Any) -> None:
@@ -142,10 +224,12 @@ def test_mma_in_some_warps_only(run_kernel: Any) -> None:
 
 
 MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {c,c,c,c}, {a,a}, {a}, {c,c,c,c};"
+EIGHT = "{c,c,c,c,c,c,c,c}"
+QUADS = f"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {EIGHT}, {{a,a}}, {{a,a}}, {EIGHT};"
 LDMATRIX = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {a}, [x];"
 
 
-@pytest.mark.parametrize("instruction", [MMA, LDMATRIX])
+@pytest.mark.parametrize("instruction", [MMA, QUADS, LDMATRIX])
 def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction: str) -> None:
     start = f"{PROLOGUE} .reg .b32 a; .reg .f32 c; .reg .pred some;"
     start += "mov.b32 a, 0; mov.f32 c, 0f00000000;"
@@ -166,6 +250,10 @@ def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {a}, [x];", "sm_80", "needs 2 registers"),
         (MMA.replace("{a,a}", "{a,1}"), "sm_80", "must be registers"),
         (MMA.replace("m16n8k8", "m16n8k4"), "sm_80", "does not know"),
+        (QUADS.replace("f32.f16.f16.f32", "f16.f16.f16.f32"), "sm_70", "D must be in .f32, too"),
+        (QUADS.replace("{a,a}", "{a,0}"), "sm_70", "must be registers"),
+        (QUADS.replace("{a,a}", "{a,a,a,a}"), "sm_70", "needs 2 registers"),
+        (QUADS.replace("f16.f16", "bf16.bf16"), "sm_80", "does not know"),
         (MMA.replace("row.col", "col.row"), "sm_80", "does not know"),
     ],
 )

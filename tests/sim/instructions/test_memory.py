@@ -87,6 +87,32 @@ def test_hints_change_nothing(run_kernel: Any, opcode: str) -> None:
     np.testing.assert_array_equal(out, data)
 
 
+def test_loads_of_rows_that_are_read_once(run_kernel: Any, numbers: Any) -> None:
+    data = numbers.integers("u32", 128)
+    out = np.zeros_like(data)
+    body = f"""
+    {START} .reg .b32 a, b, c; mad.wide.u32 p, n, 16, p; mad.wide.u32 q, n, 16, q;
+    ld.global.nc.L1::no_allocate.v4.b32 {{x, a, b, c}}, [p];
+    st.global.L1::no_allocate.v4.b32 [q], {{x, a, b, c}}; ret;
+    """
+    run_kernel(body, data, out)
+    np.testing.assert_array_equal(out, data)
+
+
+@pytest.mark.parametrize("level", ["L1", "L2"])
+def test_prefetches_are_hints(run_kernel: Any, level: str) -> None:
+    # Also of addresses that no access may have; on hardware one outside of all memory is ignored.
+    data, out = np.arange(32, dtype=np.uint32), np.zeros(32, np.uint32)
+    body = f"""
+    {START} .reg .pred in; .reg .b64 wild; setp.lt.u32 in, n, 20; mov.b64 wild, 3;
+    mad.wide.u32 p, n, 4, p; mad.wide.u32 q, n, 4, q;
+    @in prefetch.global.{level} [p]; @!in prefetch.global.{level} [wild];
+    ld.global.u32 x, [p]; st.global.u32 [q], x; ret;
+    """
+    run_kernel(body, data, out)
+    np.testing.assert_array_equal(out, data)
+
+
 PARAMETERS = """
 .version 7.0
 .target sm_80
@@ -159,6 +185,53 @@ def test_reductions_in_order(run_kernel: Any, numbers: Any) -> None:
     for i, value in enumerate(values):
         expected[i % 3] += value
     np.testing.assert_array_equal(total, expected)
+
+
+def test_counters_that_wrap_around(run_kernel: Any) -> None:
+    total, found = np.array([3, 3, 40], np.uint32), np.zeros((2, 64), np.uint32)
+    body = f"""
+    {START} .reg .b32 old; mad.wide.u32 q, n, 4, q;
+    atom.global.inc.u32 old, [p], 6; st.global.u32 [q], old;
+    atom.acq_rel.gpu.global.dec.u32 old, [p+4], 6; st.global.u32 [q+256], old;
+    red.relaxed.gpu.global.inc.u32 [p+8], 40; ret;
+    """
+    run_kernel(body, total, found, grid=2)
+    turn = np.arange(64)
+    np.testing.assert_array_equal(found[0], (3 + turn) % 7)
+    np.testing.assert_array_equal(found[1], (3 - turn) % 7)
+    # 40 goes to 0 first; then 63 more.
+    assert total.tolist() == [(3 + 64) % 7, (3 - 64) % 7, 63 - 41]
+
+
+def test_a_counter_above_its_end(run_kernel: Any) -> None:
+    total = np.array([9, 9], np.uint32)
+    body = f"""
+    {START} .reg .pred first; setp.eq.u32 first, n, 0;
+    @first red.global.inc.u32 [p], 6; @first red.global.dec.u32 [p+4], 6; ret;
+    """
+    run_kernel(body, total, np.zeros(1))
+    assert total.tolist() == [0, 6]
+
+
+def test_tickets(run_kernel: Any) -> None:
+    """The last block to arrive sums what all have written: the pattern of split reductions."""
+    total, out = np.zeros(2, np.uint32), np.zeros(6, np.uint32)
+    body = f"""
+    {START} .reg .b32 ticket, blocks, sum, i; .reg .pred first, last, more;
+    mov.u32 i, %ctaid.x; mad.wide.u32 q, i, 4, q; mov.u32 n, %tid.x;
+    setp.eq.u32 first, n, 0; add.u32 x, i, 100; @first st.global.u32 [q], x;
+    membar.gl; bar.sync 0; mov.u32 blocks, %nctaid.x; sub.u32 blocks, blocks, 1;
+    @!first bra DONE;
+    atom.acq_rel.gpu.global.add.u32 ticket, [p], 1; fence.acq_rel.gpu;
+    setp.eq.u32 last, ticket, blocks; @!last bra DONE;
+    ld.param.u64 q, [p1]; mov.b32 sum, 0; mov.b32 i, 0;
+    MORE: ld.global.cg.u32 x, [q]; add.u32 sum, sum, x; add.u64 q, q, 4; add.u32 i, i, 1;
+    setp.le.u32 more, i, blocks; @more bra MORE;
+    st.global.u32 [p+4], sum;
+    DONE: ret;
+    """
+    run_kernel(body, total, out, grid=6)
+    assert total.tolist() == [6, sum(range(100, 106))]
 
 
 def test_a_guard_protects_bad_addresses(run_kernel: Any) -> None:

@@ -36,7 +36,8 @@ def test_float_comparisons(run_elementwise: Any, numbers: Any, scalar: str) -> N
     expected |= {"num": ~unordered, "nan": unordered}
     body = "".join(f"setp.{name}.{scalar} p_{name}, a, b;" for name in expected)
     names = {f"p_{name}": "pred" for name in expected}
-    results = run_elementwise(body, a=(scalar, a), b=(scalar, b), **names)
+    arch = "sm_90" if scalar == "bf16" else "sm_80"
+    results = run_elementwise(body, arch, a=(scalar, a), b=(scalar, b), **names)
     for result, (name, wanted) in zip(results, expected.items(), strict=True):
         np.testing.assert_array_equal(result, wanted, err_msg=name)
 

@@ -1,0 +1,145 @@
+"""Layouts as grids of labelled and coloured cells, and such a grid as lines of text."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cuevo.layouts.fragments import Fragment
+from cuevo.layouts.swizzle import swizzled_chunk
+
+BANK_GROUPS = 8
+"""16-byte places side by side that shared memory serves at a time."""
+SWIZZLE_ROWS = 8
+"""Rows after which a swizzle repeats itself."""
+
+Run = tuple[str, str | None]
+"""A piece of a line and the colour behind it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One element, or one chunk, at its place in the grid."""
+
+    row: int
+    column: int
+    label: str
+    """For a line of text."""
+    caption: str
+    """For a square: one or two short lines."""
+    colour: str
+    """``#rrggbb``, light enough for black letters."""
+    facts: dict[str, int]
+    """What the label says, by name."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A grid with a ruler for its rows and one for its columns; not every place has a cell."""
+
+    title: str
+    legend: str
+    axes: tuple[str, str]
+    """What the rows are, and what the columns."""
+    rows: tuple[str, ...]
+    """The ruler beside the rows."""
+    columns: tuple[str, ...]
+    """The ruler above the columns."""
+    cells: tuple[Cell, ...]
+
+    def lines(self, width: int) -> Iterator[list[Run]]:
+        """Lines of at most `width` characters: the legends, then the grid, in parts if need be."""
+        yield [(self.title, None)]
+        yield [(self.legend, None)]
+        labels = (*self.columns, *(cell.label for cell in self.cells))
+        cell_width, ruler_width = max(map(len, labels)), max(map(len, self.rows))
+        fitting = max((width - ruler_width - 1) // (cell_width + 1), 1)
+        if 8 < fitting < len(self.columns):
+            fitting -= fitting % 8
+        by_place = {(cell.row, cell.column): cell for cell in self.cells}
+        for first in range(0, len(self.columns), fitting):
+            part = range(first, min(first + fitting, len(self.columns)))
+            yield []
+            heading = (f"{self.columns[column]:<{cell_width}}" for column in part)
+            yield [(f"{'':{ruler_width}}  {' '.join(heading)}".rstrip(), None)]
+            for row, name in enumerate(self.rows):
+                line: list[Run] = [(f"{name:>{ruler_width}} ", None)]
+                for column in part:
+                    cell = by_place.get((row, column))
+                    label, colour = (cell.label, cell.colour) if cell else ("", None)
+                    line += [(" ", None), (f"{label:<{cell_width}}", colour)]
+                yield line
+
+
+def lane_colour(lane: int) -> str:
+    """A hue for each quad of a warp, in a shade for each of its lanes."""
+    hue, shade = lane // 4 % 8 / 8, lane % 4
+    parts = colorsys.hls_to_rgb(hue, 0.88 - 0.07 * shade, 0.75)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> Picture:
+    """The matrix of `fragment`: in each element's cell, the lane and the register that hold it."""
+    halves = ("l", "h") if fragment.rows.shape[2] == 2 else ("",)
+    digits = len(str(fragment.lanes - 1))
+    cells = []
+    for (lane, register, half), row in np.ndenumerate(fragment.rows):
+        column = int(fragment.columns[lane, register, half])
+        holder = f"r{register}{halves[half]}"
+        facts = {"row": int(row), "column": column, "lane": lane, "register": register}
+        cells.append(
+            Cell(
+                row=int(row),
+                column=column,
+                label=f"{lane:0{digits}}:{holder}",
+                caption=f"L{lane}\n{holder}",
+                colour=lane_colour(lane),
+                facts=facts | ({"half": half} if len(halves) == 2 else {}),
+            )
+        )
+    rows, columns = fragment.shape
+    registers = "1 register" if fragment.registers == 1 else f"{fragment.registers} registers"
+    return Picture(
+        title=title,
+        legend=(
+            f"{rows} x {columns} ({axes[0]} down, {axes[1]} across), "
+            f"{registers} in each of {fragment.lanes} lanes; lane:register"
+            + (", l and h its low and high half" if len(halves) == 2 else "")
+        ),
+        axes=axes,
+        rows=tuple(map(str, range(rows))),
+        columns=tuple(map(str, range(columns))),
+        cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column))),
+    )
+
+
+def swizzle_picture(chunks: int, title: str) -> Picture:
+    """A swizzled tile: each row from the bank group on in which it begins.
+
+    The places of a column are in the same group of banks, so that 8 equal chunks under 8 different
+    headings are read without a conflict.
+    """
+    cells = []
+    for row in range(SWIZZLE_ROWS):
+        for chunk in range(chunks):
+            place = int(swizzled_chunk(row, chunk, chunks))
+            column = row * chunks % BANK_GROUPS + place
+            group = column % BANK_GROUPS
+            facts = {"row": row, "chunk": chunk, "place": place, "bank_group": group}
+            colour = lane_colour(chunk % 8 * 4 + chunk // 8 % 4)
+            cells.append(Cell(row, column, str(chunk), str(chunk), colour, facts))
+    extent = 1 + max(cell.column for cell in cells)
+    return Picture(
+        title=title,
+        legend=(
+            f"{SWIZZLE_ROWS} rows of {chunks} places of 16 bytes (row down, bank group across); "
+            "the chunk that lies there"
+        ),
+        axes=("row", "bank group"),
+        rows=tuple(map(str, range(SWIZZLE_ROWS))),
+        columns=tuple(str(column % BANK_GROUPS) for column in range(extent)),
+        cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column))),
+    )

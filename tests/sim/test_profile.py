@@ -1,0 +1,142 @@
+"""cuevo.sim.profile: how often instructions ran."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.errors import SimulatorError
+from cuevo.sim import LoadedKernel, SimExecutor
+
+pytestmark = pytest.mark.unit
+
+# Warp w goes round the loop w + 1 times; half of the lanes of warp 0 take the branch to ODD.
+TEXT = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry loops(.param .u32 beyond)
+{
+    .reg .b32 t, n, at; .reg .pred again, odd; .shared .b32 table[65];
+    mov.u32 n, %warpid; mov.u32 t, %tid.x; mov.u32 at, table; mad.lo.u32 at, t, 4, at;
+    LOOP:
+    sub.u32 n, n, 1;
+    st.shared.u32 [at], n;
+    setp.ge.s32 again, n, 0; @again bra LOOP;
+    and.b32 n, t, 33; setp.eq.u32 odd, n, 1; @odd bra ODD;
+    add.u32 n, n, 1;
+    ODD: @odd ld.shared.u32 n, [at];
+    ld.param.u32 n, [beyond]; add.u32 at, at, n; st.shared.u32 [at], t;
+    ret;
+}
+"""
+FIRST = TEXT.splitlines().index("    LOOP:") + 1
+
+
+@dataclass(frozen=True)
+class Line:
+    file: str
+    line: int
+
+
+def load(executor: SimExecutor) -> LoadedKernel:
+    # The two instructions after LOOP are of one line of a macro.
+    return executor.load_text(
+        "loops",
+        TEXT,
+        lambda line: Line("ptx/lib/loop.ptx", 7 if line in (FIRST + 1, FIRST + 2) else line),
+    )
+
+
+def launch(kernel: LoadedKernel, blocks: int = 3, beyond: int = 0) -> None:
+    kernel.launch((blocks, 1, 1), (64, 1, 1), 0, struct.pack("<I", beyond))
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 1000])
+def test_executions(blocks: int) -> None:
+    kernel = load(SimExecutor(profile=True))
+    launch(kernel, blocks)
+    profile = kernel.profile
+    assert profile is not None
+    counts = [(use.opcode, use.executions // blocks) for use in profile.instructions]
+    assert counts == [
+        *[("mov.u32", 2), ("mov.u32", 2), ("mov.u32", 2), ("mad.lo.u32", 2)],
+        *[("sub.u32", 3), ("st.shared.u32", 3), ("setp.ge.s32", 3), ("bra", 3)],
+        *[("and.b32", 2), ("setp.eq.u32", 2), ("bra", 2), ("add.u32", 2)],
+        # Lanes that have parted are together again; guards are not asked.
+        *[("ld.shared.u32", 2), ("ld.param.u32", 2), ("add.u32", 2), ("st.shared.u32", 2)],
+        ("ret", 2),
+    ]
+    assert all(use.executions % blocks == 0 for use in profile.instructions)
+    assert profile.by_opcode()["st.shared.u32"] == 5 * blocks
+    lines = profile.by_line()
+    assert lines["ptx/lib/loop.ptx:7"] == 6 * blocks
+    assert lines[f"ptx/lib/loop.ptx:{FIRST + 3}"] == 6 * blocks
+    assert sum(lines.values()) == sum(profile.by_opcode().values())
+    assert [(use.opcode, use.executions // blocks) for use in profile.banks] == [
+        ("st.shared.u32", 3),
+        ("ld.shared.u32", 1),
+        ("st.shared.u32", 2),
+    ]
+    assert not any(use.conflicts for use in profile.banks)
+    assert {use.origin for use in profile.banks} < set(lines)
+
+
+def test_parted_lanes_come_in_parts(profile_of: Any) -> None:
+    body = """
+    .reg .b32 t, x; .reg .pred c; mov.u32 t, %tid.x; setp.lt.u32 c, t, 5; @c bra LOW;
+    add.u32 x, t, 1; exit; LOW: sub.u32 x, t, 1; ret;
+    """
+    counts = {use.opcode: use.executions for use in profile_of(body).instructions}
+    assert counts["add.u32"] == counts["exit"] == counts["sub.u32"] == counts["ret"] == 1
+
+
+def test_counts_are_those_of_the_last_launch() -> None:
+    kernel = load(SimExecutor(profile=True))
+    assert kernel.profile is not None and not any(kernel.profile.by_opcode().values())
+    launch(kernel, 5)
+    first = kernel.profile
+    launch(kernel, 2)
+    second = kernel.profile
+    assert (first.by_opcode()["ret"], second.by_opcode()["ret"]) == (10, 4)
+    launch(kernel, 5)
+    assert kernel.profile == first
+
+
+def test_a_launch_after_a_fault_counts_afresh() -> None:
+    kernel = load(SimExecutor(profile=True))
+    launch(kernel)
+    before = kernel.profile
+    with pytest.raises(SimulatorError, match="outside of the block's 260 bytes"):
+        launch(kernel, beyond=8)
+    launch(kernel)
+    assert kernel.profile == before
+
+
+def test_nothing_is_recorded_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(
+        "cuevo.sim.profile.wavefronts",
+        lambda addresses, size, mask, atomic: counted.append(size) or (1, 1, 1),
+    )
+    kernel = load(SimExecutor())
+    launch(kernel)
+    assert kernel.profile is None and not counted
+    launch(load(SimExecutor(profile=True)))
+    assert counted
+
+
+def test_results_are_the_same(profile_of: Any, run_kernel: Any) -> None:
+    body = """
+    .reg .b64 p; .reg .b32 t, at, x; .extern .shared .align 16 .b8 smem[];
+    mov.u32 t, %tid.x; mov.u32 at, smem; mad.lo.u32 at, t, 4, at; st.shared.u32 [at], t;
+    bar.sync 0; xor.b32 x, t, 63; mov.u32 at, smem; mad.lo.u32 at, x, 4, at; ld.shared.u32 x, [at];
+    ld.param.u64 p, [p0]; mad.wide.u32 p, t, 4, p; st.global.u32 [p], x; ret;
+    """
+    plain, counted = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
+    run_kernel(body, plain, block=64, shared=256)
+    profile_of(body, counted, block=64, shared=256)
+    np.testing.assert_array_equal(counted, plain)
+    assert plain[0] == 63
