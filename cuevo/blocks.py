@@ -42,6 +42,8 @@ class Operand:
     """Cache operator of its copies: "cg", past L1, or "ca", through it."""
     access: int = 16
     """Bytes that its rows are aligned to in global memory: 16, 8, 4 or 2."""
+    slices: int = 1
+    """Warps that share the K tile of one warp tile, each with its own part of it."""
 
     @property
     def rows(self) -> int:
@@ -58,7 +60,7 @@ class Operand:
         """How its chunks lie."""
         kind = self.layout
         if self.instruction == "m8n8k4":
-            kind = "quad columns" if self.transposed and self.name == "a" else "quads"
+            kind = "quad columns" if self.transposed else "quads"
         return SharedTile(self.columns // 8, kind)
 
     @property
@@ -89,8 +91,8 @@ class Operand:
 
     @property
     def steps(self) -> int:
-        """Steps of a K tile."""
-        return self.depth // self.step
+        """Steps of a K tile, of one warp."""
+        return self.depth // self.step // self.slices
 
     @property
     def warps(self) -> int:
@@ -99,19 +101,24 @@ class Operand:
 
     @property
     def pattern(self) -> str:
-        """Which chunks the lanes of a warp supply to ldmatrix (lib/warp_iterator.ptx)."""
+        """Which chunks the lanes of a warp supply to ldmatrix (lib/warp_iterator.ptx), or read
+        themselves (lib/warp_iterator_sm70.ptx).
+        """
+        if self.instruction == "m8n8k4":
+            return "quad columns" if self.transposed else "quad rows"
         if self.instruction == "m16n8k8":
             return "columns" if self.transposed else "rows"
         return "a" if (self.name == "a") != self.transposed else "b"
 
     @property
     def unit(self) -> int:
-        """Chunks of a row that one ldmatrix of the pattern takes."""
-        return {"a": 2, "b": 2, "rows": 1, "columns": 4}[self.pattern]
+        """Chunks of a row that one load of the pattern takes."""
+        units = {"a": 2, "b": 2, "rows": 1, "columns": 4, "quad rows": 1, "quad columns": 4}
+        return units[self.pattern]
 
     @property
     def group_extent(self) -> int:
-        """m or n that the lanes of a warp load at a time: one ldmatrix.x4."""
+        """m or n that the lanes of a warp load at a time: one ldmatrix.x4, or two ld.shared.v4."""
         return min(16 if self.instruction == "m16n8k16" else 32, self.warp_extent)
 
     @property
@@ -133,6 +140,12 @@ class Operand:
             return 8 * self.groups
         return self.warp_extent * self.step // 64
 
+    def quad(self, half: int, k4: int) -> int:
+        """First of the two registers, among a group's, that m8n8k4 takes for a half of the group,
+        its m (or n) with ``m // 4 % 2 == half``, and the k from ``4 * k4`` of the step on.
+        """
+        return 4 * k4 + 2 * half if self.transposed else 4 * half + 2 * k4
+
     def violations(self) -> Iterator[str]:
         """Why the block cannot be; nothing if it can."""
         label = self.name.upper()
@@ -152,11 +165,15 @@ class Operand:
         if self.extent < 1 or self.extent % self.warp_extent:
             yield f"{label}: {self.extent} is no multiple of the warp tile's {self.warp_extent}"
             return
-        if self.depth < 2 * self.step or self.depth % (2 * self.step):
+        if self.steps < 2 or self.depth % (2 * self.step * self.slices):
             yield (
                 f"{label}: the K tile of {self.depth} is no even number of the steps of "
-                f"{self.step} of {self.instruction}: fragments are double-buffered by step"
+                f"{self.step} of {self.instruction} in {self.slices} slices: fragments are "
+                "double-buffered by step"
             )
+            return
+        if self.slices & (self.slices - 1):
+            yield f"{label}: {self.slices} slices are no power of two"
             return
         if self.layout == "padded" and self.columns & (self.columns - 1):
             yield f"{label}: padded rows of {self.columns} elements are no power of two"
@@ -234,7 +251,7 @@ class ThreadblockMma:
     @property
     def threads(self) -> int:
         """Of the block."""
-        return 32 * self.a.warps * self.b.warps
+        return 32 * self.a.warps * self.b.warps * self.a.slices
 
     @property
     def slots(self) -> int:

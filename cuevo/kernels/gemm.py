@@ -39,6 +39,10 @@ class Problem:
     b_alignment: int = 16
     c_alignment: int = 16
     d_alignment: int = 16
+    far: bool = False
+    """Whether stored rows of a or b are so far apart (2^24 bytes) that some distances within a tile
+    need 64 bits.
+    """
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,10 @@ class Config:
     cache_b: str = "cg"
     raster: int = 8
     """Tile rows that are walked together, for operands to stay in L2."""
+    slices: int = 1
+    """Warps that share the k of one warp tile, 1 or 2: fewer reads of shared memory for a small
+    tile of d.
+    """
     splits: int = 1
     """Threadblocks that share the K tiles of one tile of d."""
     prefetch: str = "L2"
@@ -125,11 +133,11 @@ class Config:
         common = (self.instruction, self.threads, self.layout)
         a = Operand(
             "a", self.block_m, self.block_k, self.warp_m, self.a_columns, *common, self.cache_a,
-            self.a_access,
+            self.a_access, self.slices,
         )  # fmt: skip
         b = Operand(
             "b", self.block_n, self.block_k, self.warp_n, not self.b_columns, *common, self.cache_b,
-            self.b_access,
+            self.b_access, self.slices,
         )  # fmt: skip
         return ThreadblockMma(a, b, self.stages, self.clear, self.max_k, self.whole_steps)
 
@@ -141,7 +149,7 @@ class Config:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n)
+        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * self.slices
 
     @property
     def mma_k(self) -> int:
@@ -157,13 +165,17 @@ class Config:
 
     @property
     def slab_rows(self) -> int:
-        """Rows of d that a warp stages at a time."""
-        return self.accumulator.tile[0]
+        """Rows of d that a warp stages at a time: all of its own if the stages' memory holds them,
+        else those of one accumulator tile. Beside c, which takes registers, always the latter.
+        """
+        rows, own = self.accumulator.tile[0], self.warp_m // self.slices
+        room = self.mma.shared_bytes // (self.threads // 32)
+        return own if self.c == "none" and own * self.slab_pitch <= room else rows
 
     @property
     def slabs(self) -> int:
-        """Slabs of a warp tile."""
-        return self.warp_m // self.slab_rows
+        """Slabs that a warp stores: its share of the warp tile."""
+        return self.warp_m // self.slices // self.slab_rows
 
     @property
     def slab_pitch(self) -> int:
@@ -202,8 +214,12 @@ class Config:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the stages, and in their place the slabs of the warps."""
-        return max(self.mma.shared_bytes, self.threads // 32 * self.slab_bytes)
+        """Dynamic shared memory: the stages, and in their place the slabs of the warps, or what
+        slices exchange.
+        """
+        warps = self.threads // 32
+        exchanged = 0 if self.slices == 1 else warps * self.warp_m * self.warp_n * 2
+        return max(self.mma.shared_bytes, warps * self.slab_bytes, exchanged)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of d along m and n."""
@@ -266,6 +282,11 @@ def violations(
             yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
+    if c.slices not in (1, 2) or c.warp_m // c.slices % c.accumulator.tile[0]:
+        yield f"slices must be 1, or 2 for a warp tile of an even number of tiles; got {c.slices}"
+        return
+    if c.slices > 1 and c.split:
+        yield "slices and splits do not go together"
     if c.raster < 1:
         yield f"raster must be positive, not {c.raster}"
     if c.prefetch not in ("none", "L1", "L2"):
@@ -300,6 +321,8 @@ def _misfits(c: Config, problem: Problem) -> Iterator[str]:
         yield f"clear = {c.clear} needs whole tiles along m and n"
     if c.clear == "none" and problem.k % c.block_k:
         yield "clear = none needs whole tiles along k"
+    if c.clear == "none" and problem.far:
+        yield "clear = none counts distances within a tile in 32 bits; rows are too far apart"
     if c.clear == "last_stage" and c.split:
         yield "clear = last_stage holds all of k in one threadblock: no splits"
     if c.split and (c.splits - 1) * c.split_tiles(problem) >= ceil(problem.k / c.block_k):
@@ -422,7 +445,18 @@ class Shape:
     instruction: str = "m16n8k16"
 
     def config(self, problem: Problem, splits: int = 1) -> Config:
-        """The instance with this tiling that serves `problem`."""
+        """The instance with this tiling that serves `problem`: without predicates where all tiles
+        are whole, without copies in the main loop where the stages hold all of k.
+        """
         tiling: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         del tiling["speed"]
-        return adapt(Config(**tiling, splits=splits), problem)
+        held = self.stages * self.block_k
+        extents = ((problem.m, self.block_m), (problem.n, self.block_n), (problem.k, self.block_k))
+        whole = not problem.far and not any(extent % tile for extent, tile in extents)
+        chosen = Config(
+            **tiling,
+            splits=splits,
+            clear="none" if whole else "zfill",
+            max_k=held if problem.k <= held else 0,
+        )
+        return adapt(chosen, problem)
