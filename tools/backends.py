@@ -51,6 +51,9 @@ class Backend(Clock, Protocol):
     def inputs(self, workload: Workload, dtype: str, seed: int) -> Inputs:
         """A set of random inputs; `dtype` is "bf16" or "fp16"."""
 
+    def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+        """A normally distributed array; `dtype` is "bf16", "fp16" or "fp32"."""
+
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         """`array[0, rows, queries]` on the host, in float64."""
 
@@ -109,6 +112,12 @@ class TorchBackend:
             torch.where(chance < MASKED, lowest, 0.0).to(kind),
             normal(1, 1, heads, length, length),
         )
+
+    def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+        torch = self._torch
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        return torch.randn(shape, device="cuda", dtype=kind, generator=generator)
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         tensor = array if isinstance(array, self._torch.Tensor) else self._torch.from_dlpack(array)
@@ -174,6 +183,13 @@ class DriverBackend:
             self._upload(np.where(chance < MASKED, lowest, 0.0).astype(kind)),
             normal(1, 1, heads, length, length),
         )
+
+    def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+        import ml_dtypes
+
+        kind = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[dtype]
+        drawn = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+        return self._upload(drawn.astype(kind))
 
     def _upload(self, array: np.ndarray) -> Any:
         from cuevo.arrays import view

@@ -58,22 +58,12 @@ def print_head(record: dict[str, Any]) -> None:
 
 
 def print_table(workload: Workload, results: Sequence[Result], facts: dict[str, Any]) -> None:
-    terminal = sys.stdout.isatty()
     ours = own_times(results)
     load = facts["under_load"]
     print(f"\nN,H,L,D = {workload}   {facts['input_sets']} input sets", end="")
     print(f"   {load['clocks.sm']}, {load['power.draw']} under load\n" if load else "\n")
-    shown = Table(box=box.SIMPLE_HEAD if terminal else box.MARKDOWN)
-    shown.add_column("contender", overflow="fold")
-    shown.add_column("biases")
-    for heading in ("ms", "TF/s", "ex2", "error", "host us", *(f"x {name}" for name in ours)):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for entry in results:
-        shown.add_row(*cells(entry, ours))
-    screen = Console(highlight=False, markup=False, width=None if terminal else PIPE_WIDTH)
-    with screen.capture() as captured:
-        screen.print(shown)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip()))
+    figures = ("ms", "TF/s", "ex2", "error", "host us", *(f"x {name}" for name in ours))
+    print_rows(("contender", "biases", *figures), [cells(x, ours) for x in results], words=2)
     for entry in results:
         if entry.configuration:
             print(f"{entry.contender}, {entry.biases}: {entry.configuration}")
@@ -81,6 +71,23 @@ def print_table(workload: Workload, results: Sequence[Result], facts: dict[str, 
             print(f"{entry.contender}, {entry.biases}: {entry.reason}")
         elif entry.is_wrong:
             print(f"{entry.contender}, {entry.biases}: WRONG by {entry.relative_error:.2e}")
+
+
+def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> None:
+    """A table, in Markdown unless on a terminal; the first `words` columns are text."""
+    terminal = sys.stdout.isatty()
+    shown = Table(box=box.SIMPLE_HEAD if terminal else box.MARKDOWN)
+    for index, heading in enumerate(headings):
+        if index < words:
+            shown.add_column(heading, overflow="fold")
+        else:
+            shown.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row)
+    screen = Console(highlight=False, markup=False, width=None if terminal else PIPE_WIDTH)
+    with screen.capture() as captured:
+        screen.print(shown)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines() if line.strip()))
 
 
 def own_times(results: Sequence[Result]) -> dict[str, float]:
