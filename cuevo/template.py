@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
 
-from cuevo import layouts, marks
+from cuevo import blocks, layouts, marks
 from cuevo.errors import TemplateError
 from cuevo.header import HEADER_NAME, Struct, load_header
 from cuevo.lineinfo import SourceLine, add_line_information
@@ -87,11 +87,12 @@ def render(
 ) -> RenderedKernel:
     """Render the template of `kernel`, giving it the names in `values`.
 
-    `directory` holds the templates and their ``cuevo.h`` (default: the package's own ``ptx/``).
+    `directory` holds the templates and their ``cuevo.h`` (default: the package's own ``ptx/``);
+    what they import from ``lib/`` and is not there comes from the package's building blocks.
     Every template sees, besides:
 
     - ``p``: the kernel's parameter struct: ``${p.q}`` is a field's offset, ``${p.size}`` the size;
-    - ``layouts``: the module `cuevo.layouts`;
+    - ``layouts``, ``blocks``: the modules `cuevo.layouts` and `cuevo.blocks`;
     - ``range``, ``min``, ``max``, ``gcd``, ``ceil_div(a, b)``;
     - ``float_bits(x)``: a PTX literal of type ``.f32``;
     - ``unique(prefix)``: a label that no other call of this rendering gets;
@@ -159,7 +160,7 @@ class _CodeInMemory(BytecodeCache):
 def _environment(root: Path) -> jinja2.Environment:
     block_begin, block_end, comment_begin, comment_end = marks.UNUSED_DELIMITERS
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(root),
+        loader=jinja2.FileSystemLoader([root, ptx_directory()]),
         line_statement_prefix=marks.LINE_STATEMENT,
         variable_start_string="${",
         variable_end_string="}",
@@ -184,6 +185,7 @@ def _environment(root: Path) -> jinja2.Environment:
         "float_bits": float_bits,
         "vector": vector,
         "fail": _fail,
+        "blocks": blocks,
         "layouts": layouts,
         "__block": marks.block,
         "__word": marks.word,
@@ -255,6 +257,8 @@ def _explain(error: Exception, root: Path, kernel: str) -> str:
 def _template_lines(traceback: TracebackType | None, root: Path) -> Iterator[SourceLine]:
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
-        if path.suffix == ".ptx" and path.is_relative_to(root):
-            yield SourceLine(f"ptx/{path.relative_to(root).as_posix()}", traceback.tb_lineno)
+        for home in (root, ptx_directory()):
+            if path.suffix == ".ptx" and path.is_relative_to(home):
+                yield SourceLine(f"ptx/{path.relative_to(home).as_posix()}", traceback.tb_lineno)
+                break
         traceback = traceback.tb_next

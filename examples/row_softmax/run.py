@@ -1,0 +1,85 @@
+"""softmax(a . b + bias): a kernel made of the building blocks, rendered, assembled, launched.
+
+python examples/row_softmax/run.py              on the GPU if there is one, else the CPU executor
+python examples/row_softmax/run.py sim:sm_90    where one likes
+"""
+
+import sys
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cuevo.arrays import view
+from cuevo.blocks import Operand, ThreadblockMma
+from cuevo.driver import DriverExecutor
+from cuevo.placement import executor_for
+from cuevo.template import RenderedKernel, render
+
+BLOCK_M = 64
+WIDTHS = (32, 64, 128)
+"""Columns of a threadblock that there are instances for."""
+
+
+def instance(m: int, n: int, k: int, dtype: str, stages: int = 3) -> tuple[RenderedKernel, int]:
+    """The kernel for matrices [m, k] and [k, n] ("f16" or "bf16"), and its shared memory in bytes.
+
+    Raises ValueError where a row of n columns does not fit in a threadblock.
+    """
+    width = next((width for width in WIDTHS if n <= width), 0)
+    if not width:
+        raise ValueError(f"a row of {n} columns; a threadblock has at most {WIDTHS[-1]}")
+    values: dict[str, Any] = {
+        "dtype": dtype,
+        "block_n": width,
+        "stages": stages,
+        "access": gcd(16, 2 * n, 2 * k),
+        "exact": n % 2 == 0,
+    }
+    kernel = render("row_softmax", values, directory=Path(__file__).parent)
+    common = ("m16n8k16", 128)
+    a = Operand("a", BLOCK_M, 32, 16, False, *common)
+    b = Operand("b", width, 32, width, True, *common)
+    return kernel, ThreadblockMma(a, b, stages).shared_bytes
+
+
+def row_softmax(a: Any, b: Any, bias: Any, device: str | None = None) -> Any:
+    """softmax(a . b + bias) over the last axis, in float32.
+
+    a [M, K] and b [K, N], float16 or bfloat16, contiguous; bias [N] float32; N at most 128.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    dtype = {"float16": "f16", "bfloat16": "bf16"}[str(a.dtype)]
+    kernel, shared_bytes = instance(m, n, k, dtype)
+    y = np.zeros((m, n), np.float32)
+    arrays = {"a": a, "b": b, "bias": bias, "y": y}
+    views = {name: view(x, name=name) for name, x in arrays.items()}
+    place = executor_for(device, list(views.values()))
+    result = None
+    if isinstance(place, DriverExecutor):
+        views = {name: place.copy_to_device(x) for name, x in views.items()}
+        result = place.empty(y.shape, y.dtype)
+        views["y"] = result.view()
+    params = kernel.params.pack(
+        {**{name: x.pointer for name, x in views.items()}, "m": m, "n": n, "k": k}
+    )
+    grid = (-(-m // BLOCK_M), 1, 1)
+    place.load(kernel).launch(grid, (128, 1, 1), shared_bytes, params, buffers=list(views.values()))
+    return y if result is None else result.to_numpy()
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((200, 96)).astype(np.float16)
+    b = rng.standard_normal((96, 100)).astype(np.float16)
+    bias = rng.standard_normal(100).astype(np.float32)
+    y = row_softmax(a, b, bias, sys.argv[1] if len(sys.argv) > 1 else None)
+    scores = a.astype(np.float64) @ b.astype(np.float64) + bias
+    expected = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
+    print(f"largest error {np.abs(y - expected).max():.1e}")
+
+
+if __name__ == "__main__":
+    main()
