@@ -5,10 +5,10 @@ loaded kernel, its launch geometry and its parameter block, in which only the ad
 """
 
 import math
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from struct import Struct
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,19 +25,53 @@ from cuevo.attention_problem import check_scale, state_problem
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor, LoadedKernel
 from cuevo.header import load_header
-from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.kernels import (
+    evoformer_forward_sm70,
+    evoformer_forward_sm75,
+    evoformer_forward_sm80,
+)
+from cuevo.kernels.attention import Problem, Tiling
+from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
+from cuevo.plans import Launch, Plans, configure, load
 from cuevo.stream import LEGACY_DEFAULT, resolve_stream
-from cuevo.template import render
 
-__all__ = ["attention"]
+__all__ = ["RUNGS", "attention"]
 
 _FLOAT32 = np.dtype(np.float32)
-_POINTERS = struct.Struct("<7Q")
+_POINTERS = Struct("<7Q")
 """q, k, v, mask_bias, pair_bias, out, lse: the fields in front of the parameter block."""
-_PLANS_KEPT = 1024
 _Addresses = tuple[int, int, int, int, int]
 """Of q, k, v, mask_bias, pair_bias; 0 where there is none."""
+_Config = (
+    evoformer_forward_sm80.Config | evoformer_forward_sm75.Config | evoformer_forward_sm70.Config
+)
+
+
+class _Forward(Rung[Problem, Any], Protocol):
+    """The host half of a kernel for attention."""
+
+    def parameters(
+        self,
+        config: Tiling,
+        *,
+        q: ArrayView,
+        k: ArrayView,
+        v: ArrayView,
+        out: ArrayView,
+        scale: float,
+        mask_bias: ArrayView | None = None,
+        pair_bias: ArrayView | None = None,
+        lse: ArrayView | None = None,
+    ) -> dict[str, int | float]: ...
+
+
+RUNGS: tuple[_Forward, ...] = (
+    evoformer_forward_sm80,
+    evoformer_forward_sm75,
+    evoformer_forward_sm70,
+)
+"""The kernels for attention, the highest first."""
 
 
 def attention(
@@ -52,7 +86,7 @@ def attention(
     out: Any = None,
     device: object = None,
     stream: object = None,
-    config: forward.Config | Mapping[str, object] | None = None,
+    config: _Config | Mapping[str, object] | None = None,
 ) -> Any:
     """``softmax(q k^T scale + mask_bias + pair_bias) v``.
 
@@ -69,7 +103,8 @@ def attention(
         arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
         "cuda:0" force it.
     stream : see `cuevo.stream`.
-    config : a kernel configuration, or names and values that change the one chosen.
+    config : a kernel configuration, or names and values that change the one chosen. One of a lower
+        rung's Config class runs that rung (`cuevo.ladder`).
 
     Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on the stream
     and not waited for.
@@ -111,9 +146,7 @@ def attention(
         plan = None
     if plan is None:
         plan = _make_plan(_Operands.of(q, k, v, mask_bias, pair_bias, out), scale, device, config)
-        if len(_plans) >= _PLANS_KEPT:
-            _plans.clear()
-        _plans[key] = plan
+        _plans.keep(key, plan)
     if plan.in_place is not None:
         addresses = (q_address, k_address, v_address, mask_address, pair_address)
         queue = handle if stream is None else stream
@@ -177,14 +210,14 @@ class _Operands:
 
 # -- Plans -----------------------------------------------------------------------------------------
 
-_plans: dict[tuple[object, ...], "_Plan"] = {}
+_plans: Plans["_Plan"] = Plans()
 
 
 def _make_plan(
     operands: _Operands,
     scale: float | None,
     device: object,
-    config: forward.Config | Mapping[str, object] | None,
+    config: _Config | Mapping[str, object] | None,
 ) -> "_Plan":
     problem = state_problem(
         operands.q, operands.k, operands.v, operands.mask_bias, operands.pair_bias, operands.out
@@ -196,46 +229,11 @@ def _make_plan(
     lse_shape = (problem.batch, problem.rows, problem.heads, problem.queries)
     plan = _Plan(place, in_place, operands.out or _new_out(operands.q), lse_shape)
     if 0 not in (*operands.q.shape, problem.keys):
-        chosen = _configure(problem, place, config)
-        kernel, chosen = _load(chosen, place, fixed=config is not None)
-        plan.launch = _Launch(kernel, chosen, problem, factor, operands)
+        forward = rung(RUNGS, problem, architecture_of(place), config)
+        chosen = configure(forward, problem, place, config)
+        kernel, chosen = load(forward, chosen, place, fixed=config is not None)
+        plan.launch = _Launch(forward, kernel, chosen, problem, factor, operands)
     return plan
-
-
-def _load(
-    chosen: forward.Config, place: Executor, fixed: bool
-) -> tuple[LoadedKernel, forward.Config]:
-    """The kernel; unless the caller has fixed its configuration, with more registers for a thread
-    where it would spill: assemblers differ in how far registers go.
-    """
-    for config in forward.roomier(chosen):
-        kernel = place.load(render(forward.NAME, forward.values(config)))
-        if fixed or not kernel.spills:
-            break
-    return kernel, config
-
-
-def _configure(
-    problem: forward.Problem, place: Executor, config: forward.Config | Mapping[str, object] | None
-) -> forward.Config:
-    arch = architecture_of(place)
-    if config is None:
-        return forward.choose(problem, arch)
-    if isinstance(config, Mapping):
-        try:
-            config = replace(forward.choose(problem, arch), **config)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise TypeError(f"config: {error}") from None
-    if not isinstance(config, forward.Config):
-        raise TypeError(
-            f"config: expected {forward.NAME}.Config or a mapping of its fields; got "
-            f"{type(config).__name__}"
-        )
-    wanted = forward.adapt(config, problem)
-    reasons = forward.violations(wanted, arch, problem)
-    if reasons:
-        raise ValueError(f"config: {wanted} cannot run: {'; '.join(reasons)}")
-    return wanted
 
 
 def _new_out(q: ArrayView) -> ArrayView:
@@ -243,32 +241,27 @@ def _new_out(q: ArrayView) -> ArrayView:
     return ArrayView(0, q.shape, strides, q.dtype, q.device, False, None)
 
 
-class _Launch:
-    """A kernel, its launch geometry, and its parameter block but for the addresses."""
-
-    __slots__ = ("block", "config", "constants", "grid", "kernel", "scale", "shared_bytes")
+class _Launch(Launch):
+    __slots__ = ("config", "host_half", "scale")
 
     def __init__(
         self,
+        host_half: _Forward,
         kernel: LoadedKernel,
-        config: forward.Config,
-        problem: forward.Problem,
+        config: Any,
+        problem: Problem,
         scale: float,
         operands: _Operands,
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, config, config.grid(problem), _POINTERS)
+        self.host_half = host_half
         self.config = config
         self.scale = scale
-        self.grid = config.grid(problem)
-        if self.grid[0] >= 2**31:
-            raise ValueError(f"q: {self.grid[0]} threadblocks; a launch has fewer than 2^31")
-        self.block = (config.threads, 1, 1)
-        self.shared_bytes = config.shared_bytes
         self.constants = self.constants_for(operands)
 
     def constants_for(self, operands: _Operands) -> bytes:
         """What follows the addresses in the parameter block, for operands of these strides."""
-        values = forward.parameters(
+        values = self.host_half.parameters(
             self.config,
             q=operands.q,
             k=operands.k,
@@ -278,25 +271,7 @@ class _Launch:
             mask_bias=operands.mask_bias,
             pair_bias=operands.pair_bias,
         )
-        return load_header().kernels[forward.NAME].pack(values)[_POINTERS.size :]
-
-    def __call__(
-        self,
-        addresses: _Addresses,
-        out: int,
-        lse: int,
-        constants: bytes,
-        stream: int,
-        buffers: Sequence[ArrayView] = (),
-    ) -> None:
-        self.kernel.launch(
-            self.grid,
-            self.block,
-            self.shared_bytes,
-            _POINTERS.pack(*addresses, out, lse) + constants,
-            buffers=buffers,
-            stream=stream,
-        )
+        return load_header().kernels[self.host_half.NAME].pack(values)[_POINTERS.size :]
 
 
 @dataclass(slots=True)
@@ -333,7 +308,8 @@ class _Plan:
             lse = place.empty(self.lse_shape, _FLOAT32, queue)
             lse_address = lse.pointer
         if self.launch is not None:
-            self.launch(addresses, out, lse_address, constants or self.launch.constants, handle)
+            everything = (*addresses, out, lse_address)
+            self.launch(everything, constants or self.launch.constants, handle)
             return result, lse
         target = replace(self.out, pointer=out) if result is None else result.view(handle)
         place.fill(target, 0.0, handle)
@@ -358,14 +334,9 @@ class _Plan:
             inputs = operands.mapped(lambda x: replace(x, readonly=True))
             log_sums = None if lse is None else view(lse)
             buffers = [x for x in (*inputs.inputs, out, log_sums) if x is not None]
-            self.launch(
-                inputs.addresses,
-                out.pointer,
-                0 if log_sums is None else log_sums.pointer,
-                self.launch.constants,
-                LEGACY_DEFAULT,
-                buffers,
-            )
+            log_sums_address = 0 if log_sums is None else log_sums.pointer
+            addresses = (*inputs.addresses, out.pointer, log_sums_address)
+            self.launch(addresses, self.launch.constants, LEGACY_DEFAULT, buffers)
         return result, lse
 
     def _run_on_copies(

@@ -244,6 +244,14 @@ class ThreadblockMma:
         return self.clear == "none"
 
     @property
+    def tells_whole(self) -> bool:
+        """Whether tiles are told apart at run time: those all of which exists are copied without
+        predicates.
+        """
+        wide = self.a.access == 16 and self.b.access == 16
+        return self.clear == "zfill" and wide and not self.resident
+
+    @property
     def n_tiles(self) -> int:
         """Instruction tiles of a warp along n (32 columns for m8n8k4)."""
         return self.b.warp_extent // (32 if self.a.instruction == "m8n8k4" else 8)
@@ -270,14 +278,17 @@ class ThreadblockMma:
         """
         return self.slots - 1 - self.lookahead
 
-    def copies(self, operand: Operand, slot: int) -> range:
+    def copies(self, operand: Operand, slot: int, whole: bool) -> range:
         """The copies of an operand's next tile that are issued in a slot: spread over those up to
-        the waiting one.
+        the waiting one. Tiles that are not whole are copied in one slot, which takes fewer
+        registers.
         """
-        usable = self.waiting_slot + 1
+        usable, passes = self.waiting_slot + 1, operand.passes
+        if not whole:
+            chosen = min(self.waiting_slot, "ab".index(operand.name))
+            return range(passes if slot == chosen else 0)
         if slot >= usable:
             return range(0)
-        passes = operand.passes
         return range(passes * slot // usable, passes * (slot + 1) // usable)
 
     def violations(self) -> Iterator[str]:

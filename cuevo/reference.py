@@ -1,4 +1,4 @@
-"""Evoformer attention in float64 NumPy: the specification that every kernel is compared with."""
+"""The operations in float64 NumPy: the specification that every kernel is compared with."""
 
 from typing import Any
 
@@ -46,3 +46,41 @@ def additive(bias: NDArray[Any]) -> Float64:
     if bias.dtype == np.bool_:
         return np.where(bias, 0.0, -np.inf)
     return bias.astype(np.float64)
+
+
+def gemm(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any] | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    bias: NDArray[Any] | None = None,
+    scatter: NDArray[Any] | None = None,
+    out: NDArray[Any] | None = None,
+) -> Float64:
+    """``alpha * op(a) . op(b) + beta * c + bias``, op(x) being x with its last two axes exchanged
+    where trans_x.
+
+    op(a) [M, K] or [B, M, K]; op(b) [K, N] or [B, K, N]; c [M, N] or [B, M, N], not read where beta
+    is 0; bias [N]. With scatter [M], row i of the product is row ``scatter[i]`` of c and of the
+    result, which is `out` [rows, N] or [B, rows, N] in its other rows; an index outside of it drops
+    the row.
+    """
+    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+    a = a.swapaxes(-1, -2) if trans_a else a
+    b = b.swapaxes(-1, -2) if trans_b else b
+    with np.errstate(invalid="ignore"):
+        result: Float64 = alpha * (a @ b)
+        result += 0.0 if bias is None else np.asarray(bias).astype(np.float64)
+        added = 0.0 if c is None or beta == 0.0 else beta * np.asarray(c).astype(np.float64)
+        if scatter is None:
+            return result + added
+        assert out is not None
+        rows = np.asarray(out).astype(np.float64)
+        added = np.broadcast_to(added, rows.shape)
+        for i, row in enumerate(scatter):
+            if 0 <= row < rows.shape[-2]:
+                rows[..., row, :] = result[..., i, :] + added[..., row, :]
+        return rows

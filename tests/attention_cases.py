@@ -1,36 +1,31 @@
 """Attention problems for tests: seeded, in memory with guard bands, for the CPU executor and a GPU.
 
 A `Case` is all parameters of one problem, and prints them; `make` gives its arrays, `expected` what
-float64 says, `check` compares. Every array lies in bytes of its own, and all bytes that are not its
-elements are NaN: what is read there comes out, and what is written there is found.
+float64 says, `check` compares. How arrays lie in memory: `guarded`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from guarded import DTYPES, Strided, fail, lay_out
+from guarded import GUARD as GUARD
+from guarded import POISON as POISON
+from guarded import OnDevice as OnDevice
+from guarded import assert_same_bytes as assert_same_bytes
+from guarded import bytes_around as bytes_around
+from guarded import check_guards as check_guards
+from guarded import host_views as host_views
 
 from cuevo import reference
-from cuevo.arrays import BFLOAT16, ArrayView, copy_to_host, view
-from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "f16": np.dtype(np.float16),
-    "bf16": BFLOAT16,
-    "f32": np.dtype(np.float32),
-    "bool": np.dtype(np.bool_),
-}
 TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
 """Of the relative error by norm: probabilities and result are rounded to the 16-bit type."""
 LSE_TOLERANCE = 1e-3
 """Absolute; relative above 1."""
-
-GUARD = 256
-POISON = 0xFF
-"""The byte around and between elements: NaN in every floating-point type."""
 
 LAYOUTS = (
     "packed",
@@ -111,85 +106,7 @@ class Case:
     seed: int = 0
 
 
-class Strided:
-    """An array in memory with a guard band at each end, and gaps where the strides leave some."""
-
-    def __init__(
-        self,
-        memory: np.ndarray,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: np.dtype[Any],
-    ) -> None:
-        self.memory = memory
-        self.offset = offset
-        self.array: np.ndarray = np.ndarray(shape, dtype, memory, offset, strides)
-
-    def narrowed(self, index: object) -> "Strided":
-        """A part of the array, in the same memory."""
-        part = self.array[index]
-        offset = self.offset + part.ctypes.data - self.array.ctypes.data
-        return Strided(self.memory, offset, part.shape, part.strides, part.dtype)
-
-    def outside(self, memory: np.ndarray | None = None) -> np.ndarray:
-        """The bytes of `memory` (its own by default) that are no element's."""
-        elements = np.zeros(self.memory.shape, np.bool_)
-        shape = (*self.array.shape, self.array.itemsize)
-        np.ndarray(shape, np.bool_, elements, self.offset, (*self.array.strides, 1))[...] = True
-        return (self.memory if memory is None else memory)[~elements]
-
-
-def bytes_around(nbytes: int) -> np.ndarray:
-    """Poisoned memory of `nbytes` and two guard bands, at a multiple of 256 bytes."""
-    memory = np.full(nbytes + 3 * GUARD, POISON, np.uint8)
-    first = -memory.ctypes.data % GUARD
-    return memory[first : first + nbytes + 2 * GUARD]
-
-
 # -- Layouts ---------------------------------------------------------------------------------------
-
-
-def lay_out(
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    *,
-    order: tuple[int, ...] | None = None,
-    row_bytes: int | None = None,
-    unit: int = 16,
-    gaps: bool = False,
-    stepped: tuple[int, ...] = (),
-    backwards: tuple[int, ...] = (),
-    broadcast: tuple[int, ...] = (),
-    shift: int = 0,
-) -> Strided:
-    """Memory for an array of `shape`.
-
-    order : axes from the slowest to the fastest.
-    row_bytes : from one row of the fastest axis to the next.
-    gaps : `unit` bytes between the blocks of every outer axis.
-    stepped : axes of which only every other position is used.
-    backwards : axes with negative strides.
-    broadcast : axes with stride 0.
-    shift : bytes that the beginning is off a multiple of 256.
-    """
-    order = tuple(range(len(shape))) if order is None else order
-    strides = [0] * len(shape)
-    step = dtype.itemsize
-    for place, axis in enumerate(reversed(order)):
-        if axis in broadcast:
-            continue
-        strides[axis] = step * (2 if axis in stepped else 1)
-        step = strides[axis] * max(shape[axis], 1)
-        if place == 0 and row_bytes is not None:
-            step = row_bytes
-        elif gaps:
-            step += unit
-    offset = GUARD + shift
-    for axis in backwards:
-        offset += (shape[axis] - 1) * strides[axis]
-        strides[axis] = -strides[axis]
-    return Strided(bytes_around(step + shift), offset, shape, tuple(strides), dtype)
 
 
 def _operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
@@ -357,41 +274,6 @@ def make_results(case: Case) -> dict[str, Strided]:
     }
 
 
-def host_views(arrays: Mapping[str, Strided], *, readonly: bool) -> dict[str, ArrayView]:
-    """The arrays for the CPU executor."""
-    return {
-        name: replace(view(x.array, name=name), readonly=readonly) for name, x in arrays.items()
-    }
-
-
-class OnDevice:
-    """Arrays copied to a device, with all the memory that they lie in."""
-
-    def __init__(self, arrays: Mapping[str, Strided], place: DriverExecutor) -> None:
-        self._copies: dict[int, ArrayView] = {}
-        self.views: dict[str, ArrayView] = {}
-        for name, x in arrays.items():
-            memory = x.memory
-            if id(memory) not in self._copies:
-                self._copies[id(memory)] = place.copy_to_device(view(memory), place.stream)
-            copy = self._copies[id(memory)]
-            self.views[name] = ArrayView(
-                copy.pointer + x.offset,
-                x.array.shape,
-                x.array.strides,
-                x.array.dtype,
-                place.name,
-                False,
-                copy,
-            )
-        place.synchronize(place.stream)
-
-    def fetch(self, arrays: Mapping[str, Strided]) -> None:
-        """Bring the memory of `arrays` back, after all work of the legacy default stream."""
-        for x in arrays.values():
-            copy_to_host(self._copies[id(x.memory)], 1, x.memory)
-
-
 def expected(case: Case, inputs: Mapping[str, Strided]) -> tuple[np.ndarray, np.ndarray]:
     """out and lse in float64."""
     return reference.attention(
@@ -454,36 +336,6 @@ def compare_specials(case: Case, name: str, found: np.ndarray, exact: np.ndarray
             fail(case, f"{name}: {kind} at other places", differs, found, exact)
     finite: np.ndarray = np.isfinite(exact)
     return finite
-
-
-def check_guards(case: Case, results: Mapping[str, Strided]) -> None:
-    """Nothing was written outside of out and lse."""
-    for name, x in results.items():
-        touched = np.count_nonzero(x.outside() != POISON)
-        assert not touched, f"{case}\n{name}: {touched} bytes outside of it were written"
-
-
-def assert_same_bytes(case: object, name: str, found: np.ndarray, expected: np.ndarray) -> None:
-    """Equal in every bit, NaN too."""
-    assert found.shape == expected.shape and found.dtype == expected.dtype
-    bits = f"u{found.itemsize}"
-    differs = np.ascontiguousarray(found).view(bits) != np.ascontiguousarray(expected).view(bits)
-    if differs.any():
-        fail(case, f"{name}: not the same bits", differs, found, expected)
-
-
-def fail(
-    case: object, message: str, wrong: np.ndarray, found: np.ndarray, exact: np.ndarray
-) -> None:
-    """Raise AssertionError with the case and the first coordinate that is wrong."""
-    lines = [str(case), message]
-    if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        lines.append(
-            f"{np.count_nonzero(wrong)} of {wrong.size} wrong; the first is {first}: "
-            f"{found[first]!r} instead of {exact[first]!r}"
-        )
-    raise AssertionError("\n".join(lines))
 
 
 def configuration(case: Case, problem: forward.Problem, place: Executor) -> forward.Config:

@@ -1,4 +1,4 @@
-"""cuevo.reference against the formula, written out as loops over Python numbers."""
+"""cuevo.reference against the formulas, written out as loops over Python numbers."""
 
 import math
 
@@ -9,6 +9,8 @@ import pytest
 from cuevo import reference
 
 pytestmark = pytest.mark.unit
+
+# -- Attention -------------------------------------------------------------------------------------
 
 
 def by_hand(q, k, v, mask=None, pair=None, scale=None):
@@ -126,3 +128,84 @@ def test_additive():
     np.testing.assert_array_equal(
         reference.additive(np.array([1.5, -np.inf], np.float16)), [1.5, -np.inf]
     )
+
+
+# -- Matrix products -------------------------------------------------------------------------------
+
+M, N, K = 4, 3, 5
+
+
+def product_by_hand(a, b, row, column):
+    """One element of a . b, in fsum's exact arithmetic."""
+    return math.fsum(float(x) * float(y) for x, y in zip(a[row], b[:, column], strict=True))
+
+
+def matrices(dtype=np.float16, batch=()):
+    rng = np.random.default_rng(8)
+    a = rng.standard_normal((*batch, M, K)).astype(dtype)
+    b = rng.standard_normal((*batch, K, N)).astype(dtype)
+    c = rng.standard_normal((*batch, M, N)).astype(np.float32)
+    return a, b, c, rng.standard_normal(N).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_gemm(dtype):
+    a, b, c, bias = matrices(dtype)
+    found = reference.gemm(a, b, c, 0.7, -2.0, bias=bias)
+    assert found.dtype == np.float64
+    for i, j in np.ndindex(M, N):
+        by_hand = 0.7 * product_by_hand(a, b, i, j) - 2.0 * float(c[i, j]) + float(bias[j])
+        assert found[i, j] == pytest.approx(by_hand, rel=1e-12)
+    plain = reference.gemm(a, b)
+    assert plain[2, 1] == pytest.approx(product_by_hand(a, b, 2, 1), rel=1e-12)
+
+
+def test_gemm_of_batches_is_one_of_each():
+    a, b, c, bias = matrices(batch=(2,))
+    found = reference.gemm(a, b, c, beta=1.0, bias=bias)
+    for i in range(2):
+        np.testing.assert_array_equal(
+            found[i], reference.gemm(a[i], b[i], c[i], 1.0, 1.0, bias=bias)
+        )
+    np.testing.assert_array_equal(reference.gemm(a, b[1])[0], reference.gemm(a[0], b[1]))
+    np.testing.assert_array_equal(reference.gemm(a[1], b)[0], reference.gemm(a[1], b[0]))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_gemm_of_transposed_operands(batch):
+    a, b, *_ = matrices(batch=batch)
+    expected = reference.gemm(a, b)
+    swapped_a, swapped_b = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
+    np.testing.assert_array_equal(reference.gemm(swapped_a, b, trans_a=True), expected)
+    np.testing.assert_array_equal(reference.gemm(a, swapped_b, trans_b=True), expected)
+    both = reference.gemm(swapped_a, swapped_b, trans_a=True, trans_b=True)
+    np.testing.assert_array_equal(both, expected)
+
+
+def test_gemm_does_not_read_c_where_beta_is_zero():
+    a, b, c, _ = matrices()
+    np.testing.assert_array_equal(
+        reference.gemm(a, b, np.full_like(c, np.nan)), reference.gemm(a, b)
+    )
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_gemm_scatters_rows(batch):
+    a, b, *_ = matrices(batch=batch)
+    out, c = np.arange(2 * 6 * N, dtype=np.float32).reshape(2, 6, N)
+    scatter = np.array([5, -1, 0, 6])
+    found = reference.gemm(
+        a, b, c, 1.0, 2.0, scatter=scatter, out=np.broadcast_to(out, (*batch, 6, N))
+    )
+    plain = reference.gemm(a, b)
+    assert found.shape == (*batch, 6, N)
+    np.testing.assert_array_equal(found[..., 1:5, :], np.broadcast_to(out[1:5], (*batch, 4, N)))
+    np.testing.assert_allclose(found[..., 5, :], plain[..., 0, :] + 2.0 * c[5], rtol=1e-15)
+    np.testing.assert_allclose(found[..., 0, :], plain[..., 2, :] + 2.0 * c[0], rtol=1e-15)
+
+
+def test_gemm_of_nothing():
+    a, b, c, bias = matrices()
+    np.testing.assert_array_equal(reference.gemm(a[:, :0], b[:0]), np.zeros((M, N)))
+    found = reference.gemm(a[:, :0], b[:0], c, beta=0.5, bias=bias)
+    np.testing.assert_allclose(found, 0.5 * c.astype(np.float64) + bias.astype(np.float64))

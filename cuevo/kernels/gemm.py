@@ -40,7 +40,7 @@ class Problem:
     c_alignment: int = 16
     d_alignment: int = 16
     far: bool = False
-    """Whether stored rows of a or b are so far apart (2^24 bytes) that some distances within a tile
+    """Whether stored rows of a or b are 2^23 bytes apart or more: some distances within a tile then
     need 64 bits.
     """
 
@@ -170,7 +170,7 @@ class Config:
         """
         rows, own = self.accumulator.tile[0], self.warp_m // self.slices
         room = self.mma.shared_bytes // (self.threads // 32)
-        return own if self.c == "none" and own * self.slab_pitch <= room else rows
+        return own if self.c == "none" and self.slab_offset(own) <= room else rows
 
     @property
     def slabs(self) -> int:
@@ -180,12 +180,31 @@ class Config:
     @property
     def slab_pitch(self) -> int:
         """Bytes from a staged row to the next: neighbouring rows begin in different banks."""
-        return self.warp_n * self.staged_bytes + (32 if self.staged_bytes == 4 else 16)
+        if self.instruction == "m8n8k4":
+            padding = 32 if (self.staged_bytes, self.accumulate) == (2, "f32") else 16
+        else:
+            padding = 32 if self.staged_bytes == 4 else 16
+        return self.warp_n * self.staged_bytes + padding
+
+    @property
+    def slab_gap(self) -> int:
+        """Bytes left free after every 8 staged rows, for lanes of m8n8k4: their rows are 8 apart."""
+        return 64 if self.instruction == "m8n8k4" else 0
 
     @property
     def slab_bytes(self) -> int:
         """Shared memory of a warp's slab."""
-        return self.slab_rows * self.slab_pitch
+        return self.slab_offset(self.slab_rows)
+
+    def slab_offset(self, row: int) -> int:
+        """Bytes from the beginning of a slab to a staged row."""
+        return row * self.slab_pitch + row // 8 * self.slab_gap
+
+    @property
+    def staged_run(self) -> int:
+        """Neighbouring columns of a lane that one store stages."""
+        packed = self.instruction == "m8n8k4" and self.accumulate == "f16"
+        return 16 // self.staged_bytes if packed else 2
 
     def _output(self, name: str, dtype: str, access: int) -> OutputTile:
         return OutputTile(
@@ -357,10 +376,12 @@ def adapt(config: Config, problem: Problem) -> Config:
 
 def roomier(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor.
+    multiprocessor, at last fewer fragments loaded ahead.
     """
     for blocks in range(config.min_blocks, 0, -1):
         yield replace(config, min_blocks=blocks)
+    if config.whole_steps and config.mma.a.groups > 1:
+        yield replace(config, min_blocks=1, whole_steps=False)
 
 
 def parameters(

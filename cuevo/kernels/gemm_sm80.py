@@ -57,6 +57,8 @@ def violations(
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     for shape in SHAPES:
+        if min(problem.a_alignment, problem.b_alignment) == 2 and shape.warp_m > 32:
+            continue  # copies of single elements take registers that large warp tiles do not have
         k_tiles = ceil(problem.k / shape.block_k)
         for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
             if splits == 1 or ceil(k_tiles / splits) * (splits - 1) < k_tiles:
