@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from cuevo.kernels import (
     evoformer_forward_sm75,
     evoformer_forward_sm80,
 )
-from cuevo.kernels.attention import Problem, Tiling
+from cuevo.kernels.attention import Problem, parameters
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, Plans, configure, load
@@ -48,30 +48,12 @@ _Config = (
 )
 
 
-class _Forward(Rung[Problem, Any], Protocol):
-    """The host half of a kernel for attention."""
-
-    def parameters(
-        self,
-        config: Tiling,
-        *,
-        q: ArrayView,
-        k: ArrayView,
-        v: ArrayView,
-        out: ArrayView,
-        scale: float,
-        mask_bias: ArrayView | None = None,
-        pair_bias: ArrayView | None = None,
-        lse: ArrayView | None = None,
-    ) -> dict[str, int | float]: ...
-
-
-RUNGS: tuple[_Forward, ...] = (
+RUNGS: tuple[Rung[Problem, Any], ...] = (
     evoformer_forward_sm80,
     evoformer_forward_sm75,
     evoformer_forward_sm70,
 )
-"""The kernels for attention, the highest first."""
+"""The kernels for attention, from the highest architecture down."""
 
 
 def attention(
@@ -232,7 +214,7 @@ def _make_plan(
         forward = rung(RUNGS, problem, architecture_of(place), config)
         chosen = configure(forward, problem, place, config)
         kernel, chosen = load(forward, chosen, place, fixed=config is not None)
-        plan.launch = _Launch(forward, kernel, chosen, problem, factor, operands)
+        plan.launch = _Launch(forward.NAME, kernel, chosen, problem, factor, operands)
     return plan
 
 
@@ -242,11 +224,11 @@ def _new_out(q: ArrayView) -> ArrayView:
 
 
 class _Launch(Launch):
-    __slots__ = ("config", "host_half", "scale")
+    __slots__ = ("config", "name", "scale")
 
     def __init__(
         self,
-        host_half: _Forward,
+        name: str,
         kernel: LoadedKernel,
         config: Any,
         problem: Problem,
@@ -254,14 +236,14 @@ class _Launch(Launch):
         operands: _Operands,
     ) -> None:
         super().__init__(kernel, config, config.grid(problem), _POINTERS)
-        self.host_half = host_half
+        self.name = name
         self.config = config
         self.scale = scale
         self.constants = self.constants_for(operands)
 
     def constants_for(self, operands: _Operands) -> bytes:
         """What follows the addresses in the parameter block, for operands of these strides."""
-        values = self.host_half.parameters(
+        values = parameters(
             self.config,
             q=operands.q,
             k=operands.k,
@@ -271,7 +253,7 @@ class _Launch(Launch):
             mask_bias=operands.mask_bias,
             pair_bias=operands.pair_bias,
         )
-        return load_header().kernels[self.host_half.NAME].pack(values)[_POINTERS.size :]
+        return load_header().kernels[self.name].pack(values)[_POINTERS.size :]
 
 
 @dataclass(slots=True)

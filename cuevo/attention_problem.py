@@ -9,7 +9,7 @@ import numbers
 import numpy as np
 
 from cuevo.arrays import BFLOAT16, ArrayView
-from cuevo.kernels.evoformer_forward_sm80 import Problem
+from cuevo.kernels.attention import Problem
 
 __all__ = ["check_scale", "state_problem"]
 

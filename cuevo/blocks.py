@@ -343,8 +343,15 @@ class OutputTile:
 
     @property
     def pass_rows(self) -> int:
-        """Rows that the threads reach at a time."""
+        """Rows that the threads reach at a time; threads that are left over are idle."""
         return min(self.threads // self.row_threads, self.rows)
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether its last rows are fewer than a pass: then it must be the only tile, and ends the
+        rows that exist.
+        """
+        return self.rows % self.pass_rows != 0
 
     @property
     def row_offsets(self) -> tuple[int, ...]:
@@ -376,10 +383,13 @@ class OutputTile:
         if self.width * self.element_bytes not in (2, 4, 8, 16):
             yield f"{self.width} elements of {self.element_bytes} bytes are no access"
             return
-        if self.columns % self.width or self.threads % self.row_threads:
+        if self.columns % self.width or self.threads < self.row_threads:
             yield (
                 f"{self.columns} columns are not shared by {self.threads} threads of {self.width}"
             )
             return
-        if self.rows % self.pass_rows:
-            yield f"{self.rows} rows are no multiple of the {self.pass_rows} reached at a time"
+        if self.stands_alone and self.groups * self.clusters > 1:
+            yield (
+                f"{self.rows} rows are no multiple of the {self.pass_rows} reached at a time: "
+                "no groups"
+            )

@@ -65,6 +65,8 @@ typedef struct evoformer_forward_params {
 } evoformer_forward_params;
 
 void evoformer_forward_sm80(const evoformer_forward_params params);
+void evoformer_forward_sm75(const evoformer_forward_params params);
+void evoformer_forward_sm70(const evoformer_forward_params params);
 
 /* scores = q . k^T, the raw fp32 accumulators of the QK product, for inspection and bit-exact comparison. */
 typedef struct attention_scores_params {
@@ -135,5 +137,7 @@ typedef struct gemm_params {
 } gemm_params;
 
 void gemm_sm80(const gemm_params params);
+void gemm_sm75(const gemm_params params);
+void gemm_sm70(const gemm_params params);
 
 #endif

@@ -17,7 +17,7 @@ which names those that spill and takes a quarter of an hour on two cores.
 import json
 import sys
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -25,6 +25,10 @@ from cuevo.architectures import architecture
 from cuevo.assemble import assemble
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.kernels import gemm_sm80
+from cuevo.kernels.gemm import Config as GemmConfig
+from cuevo.kernels.gemm import Problem as GemmProblem
+from cuevo.kernels.gemm import roomier as roomier_gemm
 from cuevo.template import RenderedKernel, render
 
 PINS = Path(__file__).parent / "kernels" / "shipped.json"
@@ -82,6 +86,46 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
     )
 
 
+# Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits.
+PRODUCTS = (
+    ("none", False, False, "own", 16, 1),
+    ("none", False, False, "f32", 16, 4),
+    ("f32", True, True, "own", 16, 1),
+    ("own", False, False, "own", 8, 1),
+    ("own", True, False, "f32", 4, 1),
+    ("none", True, False, "own", 2, 1),
+)
+ORDERS = tuple(product((False, True), repeat=2))
+"""Whether the columns of a, and of b, are contiguous."""
+
+
+def product_configurations(order: int, kind: int, dtype: str) -> list[GemmConfig]:
+    """What `gemm_sm80` offers for ragged and for whole problems of `ORDERS` and `PRODUCTS`."""
+    c, bias, scatter, out, alignment, splits = PRODUCTS[kind]
+    types = {"own": dtype, "none": "none", "f32": "f32"}
+    found: dict[GemmConfig, None] = {}
+    for extent, k in ((1000, 1000), (1024, 1024), (1024, 64)):
+        problem = GemmProblem(
+            1, extent, extent + (alignment == 2), k, dtype, types[out], *ORDERS[order], types[c],
+            bias, scatter, alignment, alignment, max(alignment, 4), max(alignment, 4),
+        )  # fmt: skip
+        for config, _ in gemm_sm80.candidates(problem):
+            if config.splits == splits:
+                found[config] = None
+    return list(found)
+
+
+def product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of a third of the products; every tiling meets every order."""
+    for order, kind in product(range(len(ORDERS)), range(len(PRODUCTS))):
+        dtype = ("bf16", "f16")[(order + kind) % 2]
+        for index, config in enumerate(product_configurations(order, kind, dtype)):
+            if (index + order + kind) % 3 == 0:
+                tiling = f"{config.block_m}x{config.block_n}x{config.block_k}-{config.stages}"
+                name = f"{tiling}-{config.clear}-{config.max_k}-order{order}-kind{kind}"
+                yield f"gemm-{name}", gemm_sm80.NAME, gemm_sm80.values(config)
+
+
 def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
     for name, kernel, values in instances(head_dim):
         yield name, render(kernel, values)
@@ -90,6 +134,35 @@ def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
 def digests(head_dim: int) -> dict[str, str]:
     """Name to the first half of the digest of its code."""
     return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
+
+
+def product_digests() -> dict[str, str]:
+    """As `digests`, for the products."""
+    return {
+        name: render(kernel, values).code_digest[:32]
+        for name, kernel, values in product_instances()
+    }
+
+
+def spilling_products(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
+    """As `spilling`, for one architecture, order, kind of epilogue and dtype."""
+    arch, order, kind, dtype = case
+    runs = [
+        config
+        for config in product_configurations(order, kind, dtype)
+        if not gemm_sm80.violations(config, architecture(arch))
+    ]
+    helped, spilt = 0, []
+    for chosen in runs:
+        for config in roomier_gemm(chosen):
+            cubin = assemble(render(gemm_sm80.NAME, gemm_sm80.values(config)), arch, cache=None)
+            found = cubin.resources
+            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
+                helped += config != chosen
+                break
+        else:
+            spilt.append(f"{arch}: {chosen}: {found}")
+    return len(runs), helped, spilt
 
 
 def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
@@ -122,10 +195,16 @@ def report_spills(archs: list[str]) -> int:
         cases = list(product([arch], HEAD_DIMS, ("bf16", "f16"), range(len(BIASES))))
         runs, helped = 0, 0
         with Pool() as pool:
-            for count, more, spilt in pool.imap_unordered(spilling, cases):
+            products = product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))
+            for count, more, spilt in chain(
+                pool.imap_unordered(spilling_products, products),
+                pool.imap_unordered(spilling, cases),
+            ):
                 runs, helped, failed = runs + count, helped + more, failed + len(spilt)
                 print(*spilt, sep="\n", end="\n" if spilt else "", flush=True)
-        print(f"{arch}: {runs} configurations, {helped} with fewer blocks or queries", flush=True)
+        print(
+            f"{arch}: {runs} configurations, {helped} with more registers for a thread", flush=True
+        )
     print(f"{failed} spill")
     return int(failed > 0)
 
@@ -134,6 +213,7 @@ def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim)
+    found |= product_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 

@@ -1,9 +1,20 @@
-"""The listings of README.md and docs/ run from top to bottom, and the links lead somewhere."""
+"""The listings of README.md and docs/ run from top to bottom, links lead somewhere, and tables and
+pictures say what the code says.
+"""
 
 import re
+import shlex
+from dataclasses import fields
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from cuevo import blocks
+from cuevo.cli import main
+from cuevo.layouts import drawing
+from cuevo.layouts.catalogue import find_picture
+from cuevo.layouts.pictures import Picture
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,7 +60,12 @@ def test_the_listings_for_a_gpu_run():
 
 @pytest.mark.unit
 def test_the_pages_with_listings_are_found():
-    assert {page.name for page in WITH_LISTINGS} >= {"README.md", "driver-level.md"}
+    assert {page.name for page in WITH_LISTINGS} >= {
+        "README.md",
+        "blocks.md",
+        "driver-level.md",
+        "ptx-style.md",
+    }
     assert "driver_executor(0)" in listings(ROOT / "docs" / "driver-level.md", "gpu")
 
 
@@ -66,7 +82,168 @@ def test_links_lead_to_files(page):
 @pytest.mark.unit
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_are_named_exist(page):
-    named = re.findall(
-        r"`((?:ptx|cuevo|tools|docs|tests)/[\w./-]+)`", page.read_text(encoding="utf-8")
-    )
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:ptx|cuevo|tools|docs|tests|examples)/[\w./-]+)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
+    blocks_named = re.findall(r"`(\w+\.ptx)`", text)
+    assert [name for name in blocks_named if not (LIBRARY / name).exists()] == []
+
+
+# -- Building blocks -------------------------------------------------------------------------------
+
+LIBRARY = ROOT / "ptx" / "lib"
+BLOCKS = ROOT / "docs" / "blocks.md"
+SIBLINGS = {"mma_multistage": "mma_pipelined", "warp_iterator": "warp_iterator_sm70"}
+"""Files whose operations another architecture has, too."""
+
+
+def macros(name: str) -> dict[str, str]:
+    """Arguments of each macro of ``ptx/lib/<name>.ptx``, as they are written."""
+    text = (LIBRARY / f"{name}.ptx").read_text(encoding="utf-8")
+    return dict(re.findall(r"^//% macro (\w+)\(([^)]*)\)", text, re.MULTILINE))
+
+
+def operations() -> dict[str, dict[str, str]]:
+    """By file, the arguments of each operation of the page's tables; ``...`` is replaced by what
+    the table of its arguments says.
+    """
+    found: dict[str, dict[str, str]] = {}
+    text = BLOCKS.read_text(encoding="utf-8")
+    for part in re.split(r"(?=perations of\s`ptx/lib/)|^## ", text, flags=re.MULTILINE):
+        file = re.match(r"perations of\s`ptx/lib/(\w+)\.ptx`", part)
+        if not file:
+            continue
+        cells = re.findall(r"^\| (`\w+\(.*?) \|", part, re.MULTILINE)
+        named = [call for cell in cells for call in re.findall(r"`(\w+)\((.*?)\)`", cell)]
+        found[file[1]] = {
+            name: arguments.replace("...", ", ".join(arguments_of(part, name)))
+            for name, arguments in named
+        }
+    return found
+
+
+def arguments_of(part: str, operation: str) -> list[str]:
+    """First column of the table of an operation's arguments."""
+    table = re.search(rf"^\| arguments of `{operation}` \|.*\n((?:\|.*\n)+)", part, re.MULTILINE)
+    return [] if table is None else re.findall(r"`(\w+)`", first_cells(table[1]))
+
+
+def first_cells(table: str) -> str:
+    return "\n".join(row.split("|")[1] for row in table.splitlines())
+
+
+@pytest.mark.unit
+def test_the_tables_have_the_operations_of_the_macros() -> None:
+    listed = operations()
+    assert set(listed) == {"mma_multistage", "warp_iterator", "accumulator", "output_tile"}
+    for file, calls in listed.items():
+        there = macros(file)
+        assert len(calls) >= 3
+        for name, arguments in calls.items():
+            # A table of arguments has no defaults.
+            without_defaults = re.sub(r"=[^,]*", "", there[name])
+            assert arguments in (there[name], without_defaults), f"{file}.{name}"
+
+
+@pytest.mark.unit
+def test_siblings_have_the_same_operations() -> None:
+    for file, sibling in SIBLINGS.items():
+        here, there = macros(file), macros(sibling)
+        shared = [name for name in operations()[file] if name in there]
+        assert len(shared) >= 4
+        assert [name for name in shared if here[name] != there[name]] == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind", [blocks.Operand, blocks.ThreadblockMma, blocks.OutputTile])
+def test_the_tables_have_every_field(kind: type) -> None:
+    rows = re.findall(r"^\| (`.*?) \|", BLOCKS.read_text(encoding="utf-8"), re.MULTILINE)
+    named = {word.rpartition(".")[2] for row in rows for word in re.findall(r"`([\w.]+)`", row)}
+    of_parts = {"name", "a", "b"} if kind is not blocks.OutputTile else set()
+    assert {field.name for field in fields(kind)} - named - of_parts == set()
+
+
+# -- Commands and pictures -------------------------------------------------------------------------
+
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*"))
+MOST_BYTES = 100_000
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def commands() -> list[str]:
+    """The cuevo commands of the page's listings."""
+    text = BLOCKS.read_text(encoding="utf-8")
+    found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for listing in found for line in listing.split(" && ")]
+    return [line.strip() for line in lines if line.startswith("cuevo ")]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("command", commands())
+def test_the_commands_run(command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)[1:]
+    if "--output" in words:
+        at = words.index("--output") + 1
+        words[at] = str(tmp_path / Path(words[at]).name)
+    assert main(words) == 0
+
+
+def texts(path: Path) -> list[str]:
+    """The letters of a picture, piece by piece."""
+    found = ("".join(text.itertext()) for text in ElementTree.parse(path).iter(f"{SVG}text"))
+    return [" ".join(text.split()) for text in found]
+
+
+def cells(path: Path) -> dict[tuple[int, int], str]:
+    """Row and column to letters, of the groups ``cell-ROW-COLUMN`` of a picture."""
+    found = {}
+    for group in ElementTree.parse(path).iter(f"{SVG}g"):
+        if place := re.fullmatch(r"cell-(\d+)-(\d+)", group.get("id", "")):
+            found[int(place[1]), int(place[2])] = "".join(group.itertext()).strip()
+    return found
+
+
+def layout_picture(name: str) -> Picture:
+    found = find_picture(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_shown_and_small(path: Path) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert any(f"](pictures/{path.name})" in page for page in pages)
+    assert path.stat().st_size < MOST_BYTES
+    assert texts(path)
+
+
+@pytest.mark.unit
+def test_drawn_pictures_are_what_the_command_draws(tmp_path: Path) -> None:
+    drawn = re.findall(r"cuevo layout (\S+) --output docs/pictures/(\S+)", "\n".join(commands()))
+    assert drawn
+    for name, file in drawn:
+        drawing.save(layout_picture(name), tmp_path / file)
+        kept = ROOT / "docs" / "pictures" / file
+        assert cells(kept).keys() == cells(tmp_path / file).keys()
+        assert texts(kept) == texts(tmp_path / file)
+
+
+@pytest.mark.unit
+def test_the_picture_of_accumulators_is_the_layout() -> None:
+    expected = {
+        (cell.row, cell.column): cell.caption.replace("\n", " ")
+        for cell in layout_picture("m16n8.f32").cells
+    }
+    assert cells(ROOT / "docs" / "pictures" / "accumulator-m16n8.svg") == expected
+
+
+@pytest.mark.unit
+def test_the_picture_of_an_output_tile_is_its_thread_map() -> None:
+    tile = blocks.OutputTile("y", threads=32, columns=32, rows=8, element_bytes=4, width=4)
+    expected = {}
+    for thread in range(tile.threads):
+        row, column = divmod(thread, tile.row_threads)
+        for offset in tile.row_offsets:
+            expected[row + offset, column] = f"T{thread}"
+    assert cells(ROOT / "docs" / "pictures" / "output-tile.svg") == expected

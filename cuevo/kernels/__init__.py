@@ -6,12 +6,31 @@ A module here has the name of a file in ``ptx/``; `registry` lists those that sh
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
-from cuevo.kernels import attention_scores_sm80, evoformer_forward_sm80, gemm_sm80
+from cuevo.kernels import (
+    attention_scores_sm80,
+    evoformer_forward_sm70,
+    evoformer_forward_sm75,
+    evoformer_forward_sm80,
+    gemm_sm70,
+    gemm_sm75,
+    gemm_sm80,
+)
 
 __all__ = ["registry"]
 
 _REGISTRY = MappingProxyType(
-    {module.NAME: module for module in (evoformer_forward_sm80, attention_scores_sm80, gemm_sm80)}
+    {
+        module.NAME: module
+        for module in (
+            evoformer_forward_sm80,
+            evoformer_forward_sm75,
+            evoformer_forward_sm70,
+            attention_scores_sm80,
+            gemm_sm80,
+            gemm_sm75,
+            gemm_sm70,
+        )
+    }
 )
 
 

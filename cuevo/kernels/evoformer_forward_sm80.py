@@ -4,38 +4,33 @@ is launched.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil, e, log2, sqrt
 
 from cuevo.architectures import Architecture
-from cuevo.arrays import ArrayView
+from cuevo.kernels import attention
+from cuevo.kernels.attention import BIAS_BYTES, Problem, parameters
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "SHAPES",
+    "SUMMARY",
+    "Config",
+    "Problem",
+    "Shape",
+    "adapt",
+    "candidates",
+    "choose",
+    "parameters",
+    "roomier",
+    "shapes",
+    "traits",
+    "values",
+    "violations",
+]
 
 NAME = "evoformer_forward_sm80"
 SUMMARY = "Evoformer attention, forward: cp.async stages, ldmatrix, mma.sync.m16n8k16"
 MINIMUM_ARCH = 80
-
-BIAS_BYTES = {"none": 0, "bounds": 0, "bool": 1, "f16": 2, "bf16": 2, "f32": 4}
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One call: B batches, N rows, H heads, Lq queries, Lk keys, head dim D, and the types of the
-    operands.
-    """
-
-    batch: int
-    rows: int
-    heads: int
-    queries: int
-    keys: int
-    head_dim: int
-    dtype: str
-    """Type of q, k, v and out: "f16" or "bf16"."""
-    mask: str = "none"
-    """Type of mask_bias: "none", "f16", "bf16", "f32" or "bool"."""
-    pair: str = "none"
-    """Type of pair_bias: "none", "f16", "bf16" or "f32"."""
-    pair_alignment: int = 16
-    """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +64,7 @@ class Config:
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not field.type:
-                kind = getattr(field.type, "__name__", field.type)
-                raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
+        attention.check_types(self)
 
     @property
     def chunks(self) -> int:
@@ -119,9 +110,7 @@ class Config:
         """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows,
         then batches.
         """
-        tiles = ceil(problem.queries / self.block_queries)
-        groups = ceil(problem.rows / self.block_rows)
-        return (tiles * problem.heads * groups * problem.batch, 1, 1)
+        return attention.grid(self, problem)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -216,73 +205,6 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
             f"{problem.pair_alignment}"
         )
-
-
-_NEGLIGIBLE_SCALE = 2.0**-64
-_ONES = {"f16": 0x3C00, "bf16": 0x3F80}
-
-
-def parameters(
-    config: Config,
-    *,
-    q: ArrayView,
-    k: ArrayView,
-    v: ArrayView,
-    out: ArrayView,
-    scale: float,
-    mask_bias: ArrayView | None = None,
-    pair_bias: ArrayView | None = None,
-    lse: ArrayView | None = None,
-) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``.
-
-    The kernel divides the biases by |scale| and gives the sign to q. A scale below 2^-64 in
-    magnitude is taken as 0: it would need biases that fp32 does not have.
-    """
-    _, rows, queries, heads, _ = q.shape
-    magnitude = abs(scale)
-    sign = _ONES[config.dtype] | (0x8000 if scale < 0 else 0)
-    if magnitude < _NEGLIGIBLE_SCALE:
-        magnitude, sign = 1.0, 0
-    values: dict[str, int | float] = {
-        "q": q.pointer,
-        "k": k.pointer,
-        "v": v.pointer,
-        "mask_bias": mask_bias.pointer if mask_bias else 0,
-        "pair_bias": pair_bias.pointer if pair_bias else 0,
-        "out": out.pointer,
-        "lse": lse.pointer if lse else 0,
-        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
-        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
-        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
-        "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
-        "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
-        "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
-        "k_step_pass": k.strides[2] * config.pass_rows,
-        "k_step_tile": k.strides[2] * config.block_keys,
-        "v_step_pass": v.strides[2] * config.pass_rows,
-        "v_step_tile": v.strides[2] * config.block_keys,
-        "rows": rows,
-        "heads": heads,
-        "queries": queries,
-        "keys": k.shape[2],
-        "query_tiles": ceil(queries / config.block_queries),
-        "row_groups": ceil(rows / config.block_rows),
-        "score_scale": magnitude * log2(e),
-        "bias_scale": 1.0 / magnitude,
-        "q_multiplier": sign << 16 | sign,
-    }
-    values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
-    values["mask_step_tile"] = values["mask_stride_key"] * config.block_keys
-    for name, array, axis in (
-        ("q", q, "query"),
-        ("k", k, "key"),
-        ("v", v, "key"),
-        ("out", out, "query"),
-    ):
-        for index, label in enumerate(("batch", "row", axis, "head")):
-            values[f"{name}_stride_{label}"] = array.strides[index]
-    return values
 
 
 @dataclass(frozen=True)
@@ -408,47 +330,9 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             yield shape.config(problem), shape.speed
 
 
-def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
-    rate.
-
-    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
-    rate: by the root of their share.
-    """
-    scores = (
-        config.block_rows
-        * config.block_queries
-        * ceil(problem.keys / config.block_keys)
-        * config.block_keys
-    )
-    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
-    resident = max(1, min(config.min_blocks, fitting))
-    waves, rest = divmod(config.grid(problem)[0], arch.multiprocessors * resident)
-    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
-    return blocks * scores / speed
-
-
 def choose(problem: Problem, arch: Architecture) -> Config:
-    """The legal candidate of least cost.
-
-    Raises ValueError naming every candidate's objection if there is none.
-    """
-    rejected: dict[Config, tuple[str, ...]] = {}
-    best: tuple[float, Config] | None = None
-    for config, speed in candidates(problem):
-        reasons = violations(config, arch, problem)
-        if reasons:
-            rejected[config] = reasons
-            continue
-        estimate = cost(config, speed, problem, arch)
-        if best is None or estimate < best[0]:
-            best = estimate, config
-    if best is None:
-        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
-        raise ValueError(
-            "\n".join([f"{NAME} has no configuration for {problem} on {arch.name}:", *lines])
-        )
-    return best[1]
+    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
+    return attention.choose(NAME, candidates(problem), violations, problem, arch)
 
 
 def roomier(config: Config) -> Iterator[Config]:

@@ -188,7 +188,7 @@ class Config:
 
     @property
     def slab_gap(self) -> int:
-        """Bytes left free after every 8 staged rows, for lanes of m8n8k4: their rows are 8 apart."""
+        """Bytes left free after every 8 staged rows: rows of m8n8k4's lanes are 8 apart."""
         return 64 if self.instruction == "m8n8k4" else 0
 
     @property
@@ -228,6 +228,13 @@ class Config:
     def c_tile(self) -> OutputTile:
         """A slab of c in global memory."""
         return self._output("c", self.c, self.c_access)
+
+    @property
+    def c_slabs(self) -> int:
+        """Slabs of c that a warp has in registers: the next one is on its way, where there is room
+        for two.
+        """
+        return 2 if len(self.c_tile.row_offsets) * self.c_tile.registers <= 32 else 1
 
     # -- Launch ------------------------------------------------------------------------------------
 

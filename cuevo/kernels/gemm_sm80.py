@@ -39,8 +39,10 @@ SHAPES = (
     Shape(64, 64, 64, 32, 32, 4, 0.60, min_blocks=2),
     Shape(64, 64, 32, 32, 32, 4, 0.50, min_blocks=4),
 )
-_LAUNCH = 300
-"""Steps along k that starting a threadblock and storing its tile take as long as."""
+_LAUNCH, _LAUNCH_BESIDE = 300, 210
+"""Steps along k that starting a threadblock and storing its tile take as long as; beside another
+one on the same multiprocessor it costs less.
+"""
 _SPLIT, _EACH_SPLIT = 330, 46
 """The same for exchanging partial sums, and for adding up those of a split."""
 
@@ -74,7 +76,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     full = waves * resident + ceil(rest / arch.multiprocessors)
     tile = config.block_m * config.block_n
     loop = config.split_tiles(problem) * config.block_k * tile
-    overhead = tile * _LAUNCH
+    overhead = tile * (_LAUNCH if resident == 1 else _LAUNCH_BESIDE)
     if config.split:
         overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
     return full * (loop / speed + overhead)

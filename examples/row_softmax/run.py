@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.arrays import view
+from cuevo.arrays import contiguous_strides, view
 from cuevo.blocks import Operand, ThreadblockMma
 from cuevo.driver import DriverExecutor
 from cuevo.placement import executor_for
@@ -22,8 +22,8 @@ WIDTHS = (32, 64, 128)
 """Columns of a threadblock that there are instances for."""
 
 
-def instance(m: int, n: int, k: int, dtype: str, stages: int = 3) -> tuple[RenderedKernel, int]:
-    """The kernel for matrices [m, k] and [k, n] ("f16" or "bf16"), and its shared memory in bytes.
+def instance(n: int, k: int, dtype: str, stages: int = 3) -> tuple[RenderedKernel, int]:
+    """The kernel for a [any, k] and b [k, n] of "f16" or "bf16", and its shared memory in bytes.
 
     Raises ValueError where a row of n columns does not fit in a threadblock.
     """
@@ -47,14 +47,19 @@ def instance(m: int, n: int, k: int, dtype: str, stages: int = 3) -> tuple[Rende
 def row_softmax(a: Any, b: Any, bias: Any, device: str | None = None) -> Any:
     """softmax(a . b + bias) over the last axis, in float32.
 
-    a [M, K] and b [K, N], float16 or bfloat16, contiguous; bias [N] float32; N at most 128.
+    NumPy arrays a [M, K] and b [K, N], float16 or bfloat16, bias [N] float32; N at most 128. All
+    contiguous, from a multiple of 16 bytes on.
     """
     (m, k), n = a.shape, b.shape[1]
     dtype = {"float16": "f16", "bfloat16": "bf16"}[str(a.dtype)]
-    kernel, shared_bytes = instance(m, n, k, dtype)
+    kernel, shared_bytes = instance(n, k, dtype)
     y = np.zeros((m, n), np.float32)
     arrays = {"a": a, "b": b, "bias": bias, "y": y}
     views = {name: view(x, name=name) for name, x in arrays.items()}
+    for name, x in views.items():
+        contiguous = x.strides == contiguous_strides(x.shape, x.dtype.itemsize)
+        if x.size and (x.pointer % 16 or not contiguous):
+            raise ValueError(f"{name}: must be contiguous and begin at a multiple of 16 bytes")
     place = executor_for(device, list(views.values()))
     result = None
     if isinstance(place, DriverExecutor):

@@ -69,8 +69,17 @@ def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
 
 
 @unit
+def test_the_code_of_products_is_the_one_that_was_pinned() -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = shipped.product_digests()
+    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
+    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
+
+
+@unit
 def test_nothing_else_is_pinned() -> None:
     names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
+    names += [name for name, _, _ in shipped.product_instances()]
     assert len(names) == len(set(names))
     assert set(json.loads(shipped.PINS.read_text())) == set(names)
 
@@ -128,6 +137,16 @@ def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
             assembled += 1
     assert assembled >= len(KINDS[arch])
     assert not wrong, "\n".join(wrong)
+
+
+@unit
+@pytest.mark.parametrize("order", range(len(shipped.ORDERS)))
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_no_product_spills(arch: str, order: int) -> None:
+    kind = (order + ("sm_80", "sm_90").index(arch)) % len(shipped.PRODUCTS)
+    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"))
+    assert count > 8
+    assert not spilt, "\n".join(spilt)
 
 
 @unit

@@ -1,0 +1,77 @@
+"""How a rung of the GEMM ladder picks one of its tilings."""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil
+
+from cuevo.architectures import Architecture
+from cuevo.kernels.gemm import Config, Problem, Shape
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+# As steps along k that take as long: starting a threadblock and storing its tile, exchanging
+# partial sums, adding up those of a split.
+_LAUNCH, _SPLIT, _EACH_SPLIT = 300, 330, 46
+
+
+def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Config, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    for shape in shapes:
+        k_tiles = ceil(problem.k / shape.block_k)
+        for splits in SPLITS:
+            if splits == 1 or ceil(k_tiles / splits) * (splits - 1) < k_tiles:
+                yield shape.config(problem, splits), shape.speed
+
+
+def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time in multiply-adds of one multiprocessor at full speed."""
+    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    resident = max(1, min(config.min_blocks, fitting))
+    blocks = config.grid(problem)[0]
+    waves, rest = divmod(blocks, arch.multiprocessors * resident)
+    full = waves * resident + ceil(rest / arch.multiprocessors)
+    tile = config.block_m * config.block_n
+    loop = config.split_tiles(problem) * config.block_k * tile
+    overhead = tile * _LAUNCH
+    if config.split:
+        overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
+    return full * (loop / speed + overhead)
+
+
+def choose(
+    name: str,
+    shapes: Sequence[Shape],
+    violations: Callable[[Config, Architecture, Problem | None], Sequence[str]],
+    problem: Problem,
+    arch: Architecture,
+) -> Config:
+    """The candidate of least cost of the kernel `name` without `violations`.
+
+    Raises ValueError naming every candidate's objection if there is none.
+    """
+    rejected: dict[Config, Sequence[str]] = {}
+    best: tuple[float, Config] | None = None
+    for config, speed in candidates(shapes, problem):
+        reasons = violations(config, arch, problem)
+        if reasons:
+            rejected[config] = reasons
+            continue
+        estimate = cost(config, speed, problem, arch)
+        if best is None or estimate < best[0]:
+            best = estimate, config
+    if best is None:
+        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
+        raise ValueError(
+            "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
+        )
+    return best[1]
+
+
+def violations_of_pipelined(config: Config) -> Iterator[str]:
+    """Why the rungs below sm_80 cannot be configured so."""
+    for name, dtype in (("a and b", config.dtype), ("d", config.out_dtype)):
+        if dtype == "bf16":
+            yield f"{name} in bf16 needs sm_80, whose tensor cores and conversions know the type"
+    if config.stages != 2:
+        yield f"stages must be 2, filled through registers; got {config.stages}"
+    if config.clear == "last_stage":
+        yield "clear = last_stage is for asynchronous copies; zeros cost nothing in registers"

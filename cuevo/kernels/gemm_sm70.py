@@ -1,0 +1,70 @@
+"""Host half of ``ptx/gemm_sm70.ptx``: what may be configured, what is chosen."""
+
+from collections.abc import Iterator
+
+from cuevo.architectures import Architecture
+from cuevo.kernels import gemm, gemm_choice
+from cuevo.kernels.gemm import Config, Problem, Shape, adapt, parameters, roomier, values
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "SUMMARY",
+    "Config",
+    "Problem",
+    "adapt",
+    "candidates",
+    "choose",
+    "parameters",
+    "roomier",
+    "values",
+    "violations",
+]
+
+NAME = "gemm_sm70"
+SUMMARY = "matrix product of fp16: stages filled through registers, ld.shared, mma.sync.m8n8k4"
+MINIMUM_ARCH = 70
+INSTRUCTIONS = ("m8n8k4",)
+
+
+def _shape(*tiling: int, speed: float, min_blocks: int = 1) -> Shape:
+    block_m, block_n, block_k, warp_m, warp_n = tiling
+    return Shape(block_m, block_n, block_k, warp_m, warp_n, 2, speed, min_blocks, "m8n8k4")
+
+
+SHAPES = (
+    _shape(256, 128, 32, 64, 64, speed=1.00),
+    _shape(128, 256, 32, 64, 64, speed=1.00),
+    _shape(128, 128, 32, 64, 64, speed=0.95, min_blocks=2),
+    _shape(128, 64, 32, 64, 32, speed=0.80, min_blocks=2),
+    _shape(64, 128, 32, 32, 64, speed=0.80, min_blocks=2),
+    _shape(64, 64, 32, 32, 32, speed=0.60, min_blocks=4),
+)
+
+
+def violations(
+    config: Config, arch: Architecture, problem: Problem | None = None
+) -> tuple[str, ...]:
+    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
+    if arch.number < MINIMUM_ARCH:
+        return (f"mma.m8n8k4 needs sm_{MINIMUM_ARCH}; this is {arch.name}",)
+    reasons = [
+        *gemm_choice.violations_of_pipelined(config),
+        *gemm.violations(config, arch, problem, INSTRUCTIONS),
+    ]
+    if arch.number >= 80 and config.warp_m * config.warp_n > 64 * 32:
+        reasons.append(
+            "from sm_80 on m8n8k4 is made of other instructions, which take more registers: a warp "
+            f"tile is at most 64 x 32, not {config.warp_m} x {config.warp_n}"
+        )
+    return tuple(reasons)
+
+
+def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    return gemm_choice.candidates(SHAPES, problem)
+
+
+def choose(problem: Problem, arch: Architecture) -> Config:
+    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
+    return gemm_choice.choose(NAME, SHAPES, violations, problem, arch)

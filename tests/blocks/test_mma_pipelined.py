@@ -1,0 +1,83 @@
+"""lib/mma_pipelined.ptx: what lib/mma_multistage.ptx does, for architectures without cp.async."""
+
+from functools import cache, partial
+from typing import Any
+
+import pytest
+from blocks.harness import check_all, on_cpu, parts
+from blocks.products import Product, check, drawn, sample, strangers
+
+from cuevo.driver import DriverExecutor
+
+TILINGS: dict[str, Any] = {
+    "stages": (2,),
+    "tile": (
+        (16, 16, 16, 16),
+        (32, 32, 32, 32),
+        (32, 32, 16, 8),
+        (32, 128, 32, 64),
+        (48, 32, 48, 32),
+        (64, 32, 32, 32),
+        (64, 64, 32, 32),
+        (64, 96, 32, 48),
+        (32, 96, 32, 96),
+        (128, 64, 64, 32),
+    ),
+    "depth": (16, 32, 64, 96, 128),
+    "slices": (1, 2, 4),
+    "instruction": ("m16n8k8", "m8n8k4"),
+    "a_transposed": (False, True),
+    "b_transposed": (False, True),
+    "layout": ("swizzled", "padded"),
+}
+"""m and n of the tile are those of the threadblock, then those of a warp."""
+DETAILS: dict[str, Any] = {
+    "bounds": ("zfill", "zfill, resident", "none", "none, resident"),
+    "whole_steps": (True, False),
+    "types": (("f16", "f32"), ("f16", "f16")),
+    "cache_a": ("cg", "ca"),
+    "cache_b": ("cg", "ca"),
+    "access": ((16, 16), (16, 8), (8, 4), (4, 16), (2, 2), (16, 2)),
+    "order": ("ab", "a b", "b a"),
+    "uses": (1, 2),
+}
+check_pipelined = partial(check, "mma_pipelined")
+
+
+@cache
+def cases() -> tuple[Product, ...]:
+    """Every tiling that can be, each with details drawn for it."""
+    return drawn(TILINGS, DETAILS, "sm_75")
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    """Combinations that a device runs, and how many of them the CPU executor."""
+    return {
+        "products": (len(cases()), len(sample(cases()))),
+    }
+
+
+@pytest.mark.unit
+def test_the_number_of_combinations() -> None:
+    assert counts() == {
+        "products": (627, 65),
+    }
+
+
+@pytest.mark.unit
+def test_every_two_values_that_can_meet_do() -> None:
+    assert not strangers(cases(), TILINGS | DETAILS, "sm_75", seed=1)
+
+
+@pytest.mark.kernel
+@parts(4)
+@pytest.mark.parametrize(("instruction", "own"), [("m8n8k4", "sm_70"), ("m16n8k8", "sm_75")])
+def test_on_the_cpu_executor(instruction: str, own: str, part: slice) -> None:
+    chosen = [case for case in sample(cases()) if case.instruction == instruction]
+    check_all(check_pipelined, chosen[part], [on_cpu(own), on_cpu("sm_80")])
+
+
+@pytest.mark.gpu
+@parts(32)
+def test_on_a_device(executor: DriverExecutor, part: slice) -> None:
+    check_all(check_pipelined, cases()[part], executor)

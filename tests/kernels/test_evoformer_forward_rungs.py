@@ -1,0 +1,501 @@
+"""ptx/evoformer_forward_sm75.ptx and ..._sm70.ptx against float64, on the CPU executor and a GPU;
+bank conflicts, resources, ledger and host halves.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attention_cases as cases
+import numpy as np
+import pytest
+from attention_cases import Case, OnDevice, Strided
+from attention_sweep import CASES, name
+
+from cuevo.architectures import architecture
+from cuevo.arrays import ArrayView
+from cuevo.assemble import assemble
+from cuevo.attention_problem import check_scale, state_problem
+from cuevo.driver import DriverExecutor
+from cuevo.executor import Executor, LoadedKernel
+from cuevo.header import load_header
+from cuevo.kernels import evoformer_forward_sm70 as sm70
+from cuevo.kernels import evoformer_forward_sm75 as sm75
+from cuevo.kernels import evoformer_forward_sm80 as sm80
+from cuevo.kernels.attention import Problem
+from cuevo.placement import architecture_of
+from cuevo.sim import SimExecutor
+from cuevo.template import render
+
+kernel = pytest.mark.kernel
+unit = pytest.mark.unit
+gpu = pytest.mark.gpu
+
+RUNGS = (sm75, sm70)
+OWN = {sm75: "sm_75", sm70: "sm_70"}
+"""The architecture that a rung is for."""
+HEAD_DIMS = tuple(range(8, 129, 8))
+each_rung = pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.NAME[-4:])
+
+
+def label(x: Any) -> str:
+    """A part of a test's name."""
+    if isinstance(x, Case):
+        return f"{x.arch}-{name(x)}"
+    if isinstance(x, ModuleType):
+        return x.NAME[-4:]
+    return "-".join(f"{key}{value}" for key, value in x.items()) if isinstance(x, dict) else str(x)
+
+
+@cache
+def sim(arch: str, profile: bool = False) -> SimExecutor:
+    return SimExecutor(arch, profile=profile)
+
+
+def configuration(rung: ModuleType, case: Case, problem: Problem, place: Executor) -> Any:
+    """The candidate that the case names, of those that can run on `place`, or the one chosen."""
+    arch = architecture_of(place)
+    if case.shape is None:
+        return rung.choose(problem, arch)
+    offered = [c for c, _ in rung.candidates(problem) if not rung.violations(c, arch, problem)]
+    return offered[case.shape % len(offered)]
+
+
+def launch(
+    rung: ModuleType,
+    case: Case,
+    place: Executor,
+    views: dict[str, ArrayView],
+    *,
+    with_lse: bool = True,
+    **changes: Any,
+) -> LoadedKernel:
+    """Run the kernel on the arrays, out and lse among them."""
+    operands = {key: x for key, x in views.items() if key != "lse"}
+    problem = state_problem(**operands)
+    config = configuration(rung, case, problem, place)
+    config = rung.adapt(replace(config, **changes), problem)
+    assert rung.violations(config, architecture_of(place), problem) == ()
+    loaded = place.load(render(rung.NAME, rung.values(config)))
+    parameters = rung.parameters(
+        config,
+        scale=check_scale(case.scale, case.head_dim),
+        lse=views["lse"] if with_lse else None,
+        **operands,
+    )
+    loaded.launch(
+        config.grid(problem),
+        (config.threads, 1, 1),
+        config.shared_bytes,
+        load_header().kernels[rung.NAME].pack(parameters),
+        buffers=list(views.values()),
+    )
+    return loaded
+
+
+def run_on_cpu(
+    rung: ModuleType, case: Case, inputs: dict[str, Strided], **options: Any
+) -> dict[str, Strided]:
+    results = cases.make_results(case)
+    views = cases.host_views(inputs, readonly=True) | cases.host_views(results, readonly=False)
+    launch(rung, case, sim(case.arch), views, **options)
+    return results
+
+
+def run_on_gpu(
+    rung: ModuleType, case: Case, inputs: dict[str, Strided], place: DriverExecutor
+) -> dict[str, Strided]:
+    results = cases.make_results(case)
+    on_device = OnDevice(inputs | results, place)
+    launch(rung, case, place, on_device.views)
+    on_device.fetch(results)
+    return results
+
+
+# -- The sweep -------------------------------------------------------------------------------------
+
+TRAITS = (
+    *("head_dim", "values", "layout", "mask", "pair", "mask_layout", "pair_layout", "scale"),
+    *("shape", "batch", "rows", "heads"),
+)
+
+
+def in_half_precision(case: Case) -> Case:
+    """The case with fp16 where it has bf16."""
+    types = {key: getattr(case, key).replace("bf16", "f16") for key in ("dtype", "mask", "pair")}
+    return replace(case, **types)
+
+
+def traits(case: Case) -> set[tuple[str, object]]:
+    """What a case has of everything; layouts of biases that it has not do not count."""
+    absent = {f"{bias}_layout" for bias in ("mask", "pair") if getattr(case, bias) == "none"}
+    return {(trait, getattr(case, trait)) for trait in TRAITS if trait not in absent}
+
+
+def covering(found: Sequence[Case], arch: str) -> Iterator[Case]:
+    """Some of the cases, such that whatever one of them has is there."""
+    missing = set().union(*map(traits, found))
+    for case in found:
+        if traits(case) & missing:
+            missing -= traits(case)
+            yield replace(case, arch=arch)
+
+
+HALVES = tuple(map(in_half_precision, CASES))
+# Each rung meets others of the cases, on its own architecture and on a newer one.
+SWEEP = [
+    (rung, case)
+    for start, rung, arch in (
+        (0, sm75, "sm_75"),
+        (60, sm70, "sm_70"),
+        (120, sm75, "sm_90"),
+        (180, sm70, "sm_90"),
+    )
+    for case in covering(HALVES[start:] + HALVES[:start], arch)
+]
+
+
+@kernel
+@pytest.mark.parametrize(("rung", "case"), SWEEP, ids=label)
+def test_the_sweep(rung: ModuleType, case: Case) -> None:
+    inputs = cases.make(case)
+    results = run_on_cpu(rung, case, inputs)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    cases.check_guards(case, results)
+
+
+@gpu
+@each_rung
+@pytest.mark.parametrize("case", HALVES, ids=name)
+def test_the_sweep_on_a_gpu(executor: DriverExecutor, rung: ModuleType, case: Case) -> None:
+    inputs = cases.make(case)
+    results = run_on_gpu(rung, case, inputs, executor)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    cases.check_guards(case, results)
+    again = run_on_gpu(rung, case, inputs, executor)
+    for key, first in results.items():
+        cases.assert_same_bytes(case, key, again[key].array, first.array)
+
+
+@unit
+@each_rung
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_sweep_has_everything(rung: ModuleType, newer: bool) -> None:
+    arch = "sm_90" if newer else OWN[rung]
+    found = [case for each, case in SWEEP if each is rung and case.arch == arch]
+    assert len(found) > 15
+
+    def seen(field: str) -> set[Any]:
+        return {getattr(case, field) for case in found}
+
+    assert seen("dtype") == {"f16"}
+    assert seen("head_dim") == set(HEAD_DIMS)
+    assert seen("values") == set(cases.VALUES)
+    assert seen("layout") == set(cases.LAYOUTS)
+    assert seen("mask_layout") == set(cases.MASK_LAYOUTS)
+    assert seen("pair_layout") == set(cases.PAIR_LAYOUTS)
+    assert (seen("mask"), seen("pair")) == ({"none", "f16", "f32", "bool"}, {"none", "f16", "f32"})
+    assert {None, 0.0, -0.3, 1e-20, -1e-25} < seen("scale")
+
+
+@gpu
+@each_rung
+@pytest.mark.parametrize(("batch", "rows"), [(1, 70000), (70000, 1)], ids=str)
+def test_more_rows_than_a_grid_axis_has(
+    executor: DriverExecutor, rung: ModuleType, batch: int, rows: int
+) -> None:
+    case = Case("f16", 8, 8, 8, batch, rows, 1, mask="f32", pair="f16", seed=rows)
+    inputs = cases.make(case)
+    results = run_on_gpu(rung, case, inputs, executor)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+
+
+# -- Tilings, bits, memory -------------------------------------------------------------------------
+
+WIDE = Case("f16", 48, 150, 133, 1, 2, 1, mask="f16", pair="f32", layout="heads first", seed=1)
+TILINGS = [
+    (sm75, 48, dict(block_queries=16, warp_queries=16)),
+    (sm75, 48, dict(block_queries=256, warp_queries=32, block_keys=64)),
+    (sm75, 120, dict(block_queries=64, warp_queries=32)),
+    (sm75, 128, dict(block_queries=128, warp_queries=16)),
+    (sm70, 8, dict(block_queries=32)),
+    (sm70, 56, dict(block_queries=64, block_keys=64)),
+    (sm70, 72, dict(block_queries=128)),
+    (sm70, 128, dict(block_queries=32, block_keys=64)),
+]
+
+
+@kernel
+@pytest.mark.parametrize(("rung", "head_dim", "tiling"), TILINGS, ids=label)
+def test_every_tiling(rung: ModuleType, head_dim: int, tiling: dict[str, int]) -> None:
+    case = replace(WIDE, head_dim=head_dim, arch="sm_90")
+    inputs = cases.make(case)
+    results = run_on_cpu(rung, case, inputs, min_blocks=1, **tiling)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    cases.check_guards(case, results)
+
+
+@kernel
+@each_rung
+def test_the_same_bits_without_lse_and_from_any_memory(rung: ModuleType) -> None:
+    """Only the tiling decides the order of the sums."""
+    case = replace(WIDE, head_dim=80, queries=70, keys=70, arch=OWN[rung])
+    inputs = cases.make(case)
+    first, second = run_on_cpu(rung, case, inputs), run_on_cpu(rung, case, inputs)
+    alone = run_on_cpu(rung, case, inputs, with_lse=False)
+    for key in first:
+        cases.assert_same_bytes(case, key, second[key].array, first[key].array)
+    cases.assert_same_bytes(case, "out", alone["out"].array, first["out"].array)
+    assert (alone["lse"].memory == cases.POISON).all()
+    for layout in ("packed", "reversed", "fused"):
+        other = replace(case, layout=layout, mask_layout="keys first", pair_layout="aligned 4")
+        found = run_on_cpu(rung, other, cases.make(other))
+        cases.assert_same_bytes(other, "out", found["out"].array, first["out"].array)
+
+
+# -- Biases far below every score ------------------------------------------------------------------
+
+FARTHEST = float(np.finfo(np.float32).min)
+
+
+@kernel
+@each_rung
+@pytest.mark.parametrize("where", ["mask", "pair"])
+@pytest.mark.parametrize("value", [-1e9, -1e15, FARTHEST])
+def test_keys_far_below_the_others(rung: ModuleType, where: str, value: float) -> None:
+    """Row 0: the first 70 of 75 keys are far below. Row 1, or every row: all are, which weighs them
+    the same: beside 1e9 a score of ordinary size is nothing in fp32.
+    """
+    case = Case("f16", 24, 20, 75, rows=2, **{where: "f32"}, arch=OWN[rung], seed=24)
+    inputs = cases.make(case)
+    bias = inputs[f"{where}_bias"].array
+    bias[...] = 0.0
+    bias[..., :70] = value
+    results = run_on_cpu(rung, case, inputs)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    bias[...] = value
+    results = run_on_cpu(rung, case, inputs)
+    found = results["out"].array.astype(np.float64)
+    mean = inputs["v"].array.astype(np.float64).mean(axis=2, keepdims=True)
+    error = np.linalg.norm(found - mean) / np.linalg.norm(np.broadcast_to(mean, found.shape))
+    assert error < cases.TOLERANCE["f16"], (case, value)
+    np.testing.assert_allclose(results["lse"].array, value, rtol=cases.LSE_TOLERANCE)
+
+
+@kernel
+@each_rung
+@pytest.mark.parametrize("offset", [1e4, -1e4])
+def test_a_bias_of_1e4_on_every_key(rung: ModuleType, offset: float) -> None:
+    """It is added in fp32, half a unit of which is 2^-24 of the sum."""
+    for arch in (OWN[rung], "sm_90"):
+        case = Case("f16", 64, 50, 70, mask="f32", values="offset", offset=offset, arch=arch)
+        inputs = cases.make(case)
+        results = run_on_cpu(rung, case, inputs)
+        slack = 2.0**-24 * abs(offset)
+        cases.check(case, results["out"].array, results["lse"].array, inputs, slack)
+
+
+# -- Shared memory ---------------------------------------------------------------------------------
+
+
+@kernel
+@each_rung
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_fragments_are_read_without_bank_conflicts(rung: ModuleType, head_dim: int) -> None:
+    case = Case("f16", head_dim, 33, 40, arch=OWN[rung], shape=head_dim // 8)
+    results = cases.make_results(case)
+    inputs = cases.host_views(cases.make(case), readonly=True)
+    views = inputs | cases.host_views(results, readonly=False)
+    loaded = launch(rung, case, sim(case.arch, profile=True), views)
+    assert loaded.profile is not None
+    iterator = "warp_iterator_sm70" if rung is sm70 else "warp_iterator"
+    read = [use for use in loaded.profile.banks if f"lib/{iterator}.ptx" in use.origin]
+    copied = [use for use in loaded.profile.banks if "lib/copy_pipelined.ptx" in use.origin]
+    assert len(read) > 3 and len(copied) > 3
+    assert all(use.opcode.startswith(("ldmatrix", "ld.shared")) for use in read)
+    worse = [f"{use.origin}: {use.opcode}: {use}" for use in (*read, *copied) if use.conflicts]
+    assert not worse, "\n".join(worse)
+
+
+# -- Machine code ----------------------------------------------------------------------------------
+
+BIASES = (("f32", "f16"), ("bool", "f32"), ("f16", "none"), ("none", "f16"))
+
+
+@unit
+@each_rung
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("head_dim", [8, 32, 56, 64, 96, 128])
+def test_no_configuration_spills(rung: ModuleType, arch: str, head_dim: int) -> None:
+    """A sample: each candidate with another set of biases, for the next head dim again another."""
+    for index in range(len(list(rung.candidates(Problem(1, 1, 1, 1, 1, head_dim, "f16"))))):
+        mask, pair = BIASES[(index + head_dim // 8) % len(BIASES)]
+        problem = Problem(1, 1, 1, 100, 100, head_dim, "f16", mask, pair)
+        config = [c for c, _ in rung.candidates(problem)][index]
+        if rung.violations(config, architecture(arch)):
+            continue
+        found = assemble(render(rung.NAME, rung.values(config)), arch, cache=None).resources
+        what = f"{config} on {arch}: {found}"
+        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
+        assert found.static_shared == 0 and found.barriers == 1, what
+        assert found.registers * config.threads * config.min_blocks <= 65536, what
+
+
+def opcodes(cubin: bytes, directory: Path) -> dict[str, int]:
+    """As tests/kernels/test_ledger.py counts machine instructions."""
+    path = Path(__file__).with_name("test_ledger.py")
+    spec = importlib.util.spec_from_file_location("test_ledger", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, int] = module.opcodes(cubin, directory)
+    return found
+
+
+LEDGERS = [
+    (sm75, dict(head_dim=8)),
+    (sm75, dict(head_dim=24, block_keys=64)),
+    (sm75, dict(head_dim=64, warp_queries=32, block_queries=128)),
+    (sm70, dict(head_dim=40)),
+    (sm70, dict(head_dim=128)),
+]
+
+
+@unit
+@pytest.mark.parametrize(("rung", "settings"), LEDGERS, ids=label)
+def test_the_machine_code_has_what_the_ledger_says(
+    rung: ModuleType, settings: dict[str, int], tmp_path: Path
+) -> None:
+    rendered = render(rung.NAME, rung.values(rung.Config(**settings)))
+    (mma,) = re.findall(r"//   mma\.\S+ .* = (\d+)", rendered.text)
+    (reads,) = re.findall(r"//   fragments .* = (\d+)", rendered.text)
+    (scores, rows) = re.findall(r"//   ex2 +(\d+) \+ (\d+)", rendered.text)[0]
+    found = opcodes(assemble(rendered, "sm_75", cache=None).code, tmp_path)
+    assert found["MUFU.EX2"] == int(scores) + int(rows)
+    if rung is sm75:
+        assert (found["HMMA.1688"], found["LDSM.16"]) == (int(mma), int(reads))
+    else:
+        assert found["HMMA.884"] == 4 * int(mma)
+
+
+# -- The host halves -------------------------------------------------------------------------------
+
+PROBLEM = Problem(1, 4, 2, 100, 128, 32, "f16", "f16", "f16", 16)
+
+
+@unit
+@each_rung
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
+def test_what_is_chosen_is_legal(rung: ModuleType, arch: str) -> None:
+    limits = architecture(arch)
+    if limits.number < rung.MINIMUM_ARCH:
+        with pytest.raises(ValueError, match=rf"{rung.NAME} has no configuration for Problem\("):
+            rung.choose(PROBLEM, limits)
+        return
+    for index, head_dim in enumerate(HEAD_DIMS):
+        for mask, pair in BIASES:
+            keys = (1, 77, 128, 1000)[index % 4]
+            problem = Problem(2, 3, 2, 1 + 99 * index, keys, head_dim, "f16", mask, pair, 2)
+            config = rung.choose(problem, limits)
+            assert rung.violations(config, limits, problem) == ()
+            assert config.mask == ("bounds" if mask == "none" and keys != 128 else mask)
+            blocks = config.grid(problem)[0] // config.value_parts
+            assert blocks * config.block_queries >= 12 * problem.queries
+
+
+@unit
+@each_rung
+def test_large_problems_get_larger_tiles_than_small_ones(rung: ModuleType) -> None:
+    limits = architecture(OWN[rung])
+    small = rung.choose(replace(PROBLEM, rows=1, queries=16), limits)
+    large = rung.choose(replace(PROBLEM, rows=512, queries=512, keys=512), limits)
+    assert small.block_queries < large.block_queries
+
+
+@unit
+@pytest.mark.parametrize(
+    ("rung", "changes", "arch", "reason"),
+    [
+        (sm75, dict(), "sm_70", "mma.m16n8k8 needs sm_75; this is sm_70"),
+        (sm75, dict(head_dim=36), "sm_75", "head_dim must be a multiple of 8 from 8 to 128"),
+        (sm70, dict(head_dim=136), "sm_70", "head_dim must be"),
+        (sm75, dict(dtype="bf16"), "sm_75", "bf16 needs the tensor cores of sm_80 or later"),
+        (sm70, dict(mask="bf16"), "sm_90", "evoformer_forward_sm70 takes q, k, v and 16-bit"),
+        (sm70, dict(pair="bf16"), "sm_70", "biases in float16"),
+        (sm75, dict(dtype="f32"), "sm_75", "dtype must be f16, not 'f32'"),
+        (sm75, dict(mask="int8"), "sm_75", "mask must be one of none, bounds, bool, f16, f32"),
+        (sm75, dict(pair="bool"), "sm_75", "pair must be none, f16 or f32, not 'bool'"),
+        (sm75, dict(warp_queries=48), "sm_75", "warp_queries must be 16 or 32"),
+        (sm70, dict(warp_queries=16), "sm_70", "warp_queries must be 32, not 16"),
+        (sm75, dict(block_queries=48), "sm_75", "those of 1, 2, 4 or 8 warps, not 48"),
+        (sm75, dict(block_keys=48), "sm_75", "block_keys must be 32 or 64, not 48"),
+        (sm75, dict(min_blocks=0), "sm_75", "0 blocks of 128 threads do not fit"),
+        (sm75, dict(min_blocks=9), "sm_75", "9 blocks of 128 threads do not fit"),
+        (sm75, dict(head_dim=128, block_queries=128, block_keys=64), "sm_75", "a block of sm_75"),
+    ],
+)
+def test_each_constraint(rung: ModuleType, changes: dict[str, Any], arch: str, reason: str) -> None:
+    base = rung.Config(head_dim=32)
+    assert rung.violations(base, architecture(OWN[rung])) == ()
+    (found,) = rung.violations(replace(base, **changes), architecture(arch))
+    assert reason in found
+
+
+@unit
+@each_rung
+@pytest.mark.parametrize(
+    ("config", "problem", "reason"),
+    [
+        (dict(), dict(head_dim=40), "another head_dim, dtype or type of pair_bias"),
+        (dict(), dict(pair="f32"), "another head_dim, dtype or type of pair_bias"),
+        (dict(), dict(mask="bool"), "an instance for mask f16, not bool"),
+        (
+            dict(mask="none"),
+            dict(mask="none", keys=100),
+            '100 keys end within a tile of 32; mask must be "bounds"',
+        ),
+    ],
+)
+def test_each_constraint_of_a_problem(
+    rung: ModuleType, config: dict[str, Any], problem: dict[str, Any], reason: str
+) -> None:
+    base, arch = rung.Config(head_dim=32), architecture("sm_75")
+    assert rung.violations(base, arch, PROBLEM) == ()
+    (found,) = rung.violations(replace(base, **config), arch, replace(PROBLEM, **problem))
+    assert reason in found
+    fitted = rung.adapt(replace(base, **config), replace(PROBLEM, **problem))
+    assert rung.violations(fitted, arch, replace(PROBLEM, **problem)) == ()
+
+
+@unit
+@each_rung
+def test_fields_have_their_types_and_registers_their_room(rung: ModuleType) -> None:
+    with pytest.raises(TypeError, match="block_keys: expected int; got '32'"):
+        rung.Config(head_dim=32, block_keys="32")
+    config = rung.Config(head_dim=32, min_blocks=3)
+    assert [each.min_blocks for each in rung.roomier(config)] == [3, 2, 1]
+    assert {field.name for field in fields(config)} >= {"head_dim", "block_queries", "mask"}
+
+
+@unit
+@each_rung
+def test_the_parameter_block_is_that_of_the_highest_rung(rung: ModuleType) -> None:
+    """Only what follows from the tiling differs."""
+    case = replace(WIDE, scale=-0.5)
+    views = cases.host_views(cases.make(case) | cases.make_results(case), readonly=False)
+    found = rung.parameters(rung.Config(head_dim=48), scale=-0.5, **views)
+    other = sm80.parameters(sm80.Config(head_dim=48, dtype="f16"), scale=-0.5, **views)
+    assert set(found) == {field.name for field in load_header().kernels[rung.NAME].fields}
+    differs = {key for key, value in found.items() if value != other[key]}
+    assert differs <= {
+        f"{x}_step_{y}" for x in ("k", "v", "pair", "mask") for y in ("pass", "tile")
+    } | {
+        "query_tiles",
+        "row_groups",
+    }
+    assert (found["q_multiplier"], found["mask_step_tile"]) == (0xBC00BC00, 64)

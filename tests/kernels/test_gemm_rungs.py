@@ -1,0 +1,455 @@
+"""ptx/gemm_sm75.ptx and ptx/gemm_sm70.ptx: every bit, bank conflicts, resources, constraints."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gemm_cases as cases
+import numpy as np
+import pytest
+from attention_sweep import Deck
+from gemm_cases import Arrays, GemmCase
+from gemm_sweep import CASES as ALL
+from gemm_sweep import name
+from guarded import host_views
+from kernels.test_ledger import opcodes
+
+from cuevo.architectures import architecture
+from cuevo.arrays import view
+from cuevo.assemble import assemble
+from cuevo.gemm_problem import check_operands
+from cuevo.header import load_header
+from cuevo.kernels import gemm_sm70, gemm_sm75
+from cuevo.kernels.gemm import Config, Problem
+from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.sim.faults import KernelText
+from cuevo.sim.quad_product import quad_product
+from cuevo.template import render
+
+kernel = pytest.mark.kernel
+unit = pytest.mark.unit
+
+RUNGS = {"sm_75": gemm_sm75, "sm_70": gemm_sm70}
+"""By the architecture that each is for."""
+BOTH = pytest.mark.parametrize("rung", RUNGS.values(), ids=lambda rung: rung.NAME)
+
+# -- Cases -----------------------------------------------------------------------------------------
+
+SHAPES = tuple(
+    dict(
+        block_m=m,
+        block_n=n,
+        block_k=k,
+        warp_m=warp_m,
+        warp_n=warp_n,
+        stages=2,
+        min_blocks=1,
+        splits=1,
+        max_k=0,
+    )
+    for m, n, k, warp_m, warp_n in (
+        (64, 64, 32, 32, 32),
+        (64, 64, 64, 32, 32),
+        (128, 64, 32, 64, 32),
+        (64, 128, 32, 32, 64),
+        (128, 128, 32, 64, 64),
+        (32, 128, 32, 32, 32),
+        (128, 32, 64, 32, 32),
+        (64, 64, 16, 64, 32),
+        (96, 64, 32, 32, 32),
+        (64, 128, 64, 64, 64),
+        (16, 128, 32, 16, 32),
+        (96, 32, 32, 48, 32),
+    )
+)
+DETAILS: tuple[dict[str, Any], ...] = (
+    dict(),
+    dict(whole_steps=False),
+    dict(splits=2),
+    dict(splits=3),
+    dict(whole_steps=False, splits=2),
+    dict(slices=2),
+    dict(slices=2, accumulate="f16"),
+    dict(layout="padded"),
+    dict(accumulate="f16"),
+    dict(accumulate="f16", whole_steps=False),
+    dict(max_k=64),
+    dict(max_k=128),
+    dict(cache_a="ca", cache_b="ca"),
+    dict(a_access=4, b_access=8),
+    dict(a_access=8, b_access=4),
+    dict(a_access=2, b_access=2),
+    dict(c_access=4, d_access=4),
+    dict(d_access=2),
+    dict(prefetch="none"),
+    dict(prefetch="L1"),
+    dict(raster=1),
+)
+WHOLE: tuple[dict[str, Any], ...] = (
+    *(dict(clear="none", whole_steps=whole) for whole in (True, False)),
+    dict(clear="none", max_k=128),
+    dict(clear="none", splits=2),
+    dict(clear="none", a_access=8, b_access=2),
+)
+"""For the cases of whole tiles."""
+
+
+def of_halves(case: GemmCase) -> GemmCase:
+    """The case with what is bfloat16 of a, b and the result in float16, and with such a result."""
+    out = "f16" if case.out_dtype == "bf16" else case.out_dtype
+    layout = "packed" if case.out_layout == "new" else case.out_layout
+    return replace(case, dtype="f16", out_dtype=out, out_layout=layout, settings=())
+
+
+def configuration(rung: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
+    """What is chosen with the settings of the case; without them where they cannot be."""
+    limits = architecture(arch)
+    chosen: Config = rung.choose(problem, limits)
+    wanted: Config = rung.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
+    return chosen if rung.violations(wanted, limits, problem) else wanted
+
+
+def sweep(arch: str, start: int) -> Iterator[GemmCase]:
+    """Part of the sweep of gemm_sm80 in fp16, each case with the next settings that it can have."""
+    rung, rng = RUNGS[arch], np.random.default_rng(start)
+    shapes, details, of_whole = (Deck(cards, rng) for cards in (SHAPES, DETAILS, WHOLE))
+    for plain in map(of_halves, ALL[start::4]):
+        whole = not (plain.m % 64 or plain.n % 64 or plain.k % 64)
+        views = host_views(cases.make(plain).call(plain), readonly=False)
+        problem = cases.problem_of(plain, views)
+        while True:
+            settings = shapes.deal() | (of_whole if whole else details).deal()
+            case = replace(plain, settings=tuple(settings.items()))
+            config = configuration(rung, problem, arch, case)
+            if all(getattr(config, key) == value for key, value in settings.items()):
+                yield case
+                break
+
+
+CASES = {arch: tuple(sweep(arch, start)) for start, arch in enumerate(RUNGS)}
+
+# -- Every bit -------------------------------------------------------------------------------------
+
+_sums_of_one = cases.sums
+
+
+def sums(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
+    """`gemm_cases.sums`, with slices, and with what stands for m8n8k4 from sm_80 on."""
+    if config.slices > 1:
+        return _sums_of_slices(a, b, config, arch)
+    number = architecture(arch).number
+    with pytest.MonkeyPatch.context() as patch:
+        if config.instruction == "m8n8k4" and number >= 80:
+            patch.setattr(
+                cases.tensor_core,
+                "multiply_accumulate",
+                lambda a, b, c, *_: quad_product(a, b, c, number),
+            )
+        return _sums_of_one(a, b, config, arch)
+
+
+def _sums_of_slices(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
+    """Two warps take the halves of every K tile; their sums are added up."""
+    depth = config.block_k // 2
+    one = replace(config, slices=1, block_k=depth)
+    more = -a.shape[2] % config.block_k
+    a = np.pad(a, ((0, 0), (0, 0), (0, more)))
+    b = np.pad(b, ((0, 0), (0, more), (0, 0)))
+    which = np.arange(a.shape[2]) // depth % 2
+    first, second = (sums(a[:, :, which == i], b[:, which == i], one, arch) for i in range(2))
+    if config.accumulate == "f16":
+        return (first.astype(np.float16) + second.astype(np.float16)).astype(np.float32)
+    return first + second
+
+
+@cache
+def sim(arch: str) -> SimExecutor:
+    return SimExecutor(arch)
+
+
+def launch(rung: ModuleType, case: GemmCase, place: SimExecutor) -> tuple[Arrays, Config]:
+    """Run the case; what lies around its arrays must stay as it was."""
+    arrays = cases.make(case)
+    was = cases.memory_of(arrays)
+    call = arrays.call(case)
+    views = host_views(call, readonly=True) | host_views({"out": call["out"]}, readonly=False)
+    if case.c == "out":
+        views["c"] = views["out"]
+    problem = cases.problem_of(case, views)
+    options = cases.options(case)
+    factor = options.pop("alpha"), options["beta"]
+    x = check_operands(**views, **options)
+    config = configuration(rung, problem, place.arch, case)
+    floats, counters = config.workspace(problem)
+    partials, arrivals = np.full(floats, np.nan, np.float32), np.zeros(counters, np.uint32)
+    work = dict(partials=view(partials), arrivals=view(arrivals)) if floats else {}
+    parameters = rung.parameters(
+        config, problem, a=x.a, b=x.b, c=x.c, bias=x.bias, scatter=x.scatter, d=x.out,
+        alpha=factor[0], beta=factor[1], **work,
+    )  # fmt: skip
+    buffers = [each for each in (*x.inputs, x.out, *work.values()) if each is not None]
+    place.load(render(rung.NAME, rung.values(config))).launch(
+        config.grid(problem),
+        (config.threads, 1, 1),
+        config.shared_bytes,
+        load_header().kernels[rung.NAME].pack(parameters),
+        buffers=buffers,
+    )
+    assert not arrivals.any(), f"{case}: the counts of arrivals are left at {arrivals}"
+    cases.check_surroundings(case, arrays, was)
+    return arrays, config
+
+
+def check(rung: ModuleType, case: GemmCase, arch: str) -> None:
+    arrays, config = launch(rung, case, sim(arch))
+    assert arrays.out is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cases, "sums", sums)
+        cases.check(case, arrays.out.array, arrays, config, arch)
+
+
+@kernel
+@pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
+def test_every_bit_on_sm_75(case: GemmCase) -> None:
+    check(gemm_sm75, case, "sm_75")
+
+
+@kernel
+@pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
+def test_every_bit_on_sm_70(case: GemmCase) -> None:
+    check(gemm_sm70, case, "sm_70")
+
+
+@kernel
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize("case", CASES["sm_70"][::9], ids=name)
+def test_every_bit_of_m8n8k4_on_later_architectures(case: GemmCase, arch: str) -> None:
+    """From sm_80 on it is made of fp32 arithmetic."""
+    check(gemm_sm70, case, arch)
+
+
+@kernel
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("case", CASES["sm_75"][::19], ids=name)
+def test_every_bit_of_m16n8k8_on_later_architectures(case: GemmCase, arch: str) -> None:
+    check(gemm_sm75, case, arch)
+
+
+@kernel
+@pytest.mark.parametrize("case", CASES["sm_70"][4::50], ids=name)
+def test_results_are_near_float64(case: GemmCase) -> None:
+    for arch, rung in RUNGS.items():
+        case = replace(case, values="normal", alpha=1.0, c="none", scatter="none", settings=())
+        arrays, _ = launch(rung, case, sim(arch))
+        assert arrays.out is not None
+        cases.check_near(case, arrays.out.array, arrays)
+
+
+@unit
+@BOTH
+def test_the_sweep_has_everything(rung: ModuleType) -> None:
+    found = CASES[f"sm_{rung.MINIMUM_ARCH}"]
+    settings = {setting for case in found for setting in case.settings}
+    wanted = {setting for detail in (*DETAILS, *WHOLE) for setting in detail.items()}
+    if rung is gemm_sm70:
+        wanted.remove(("layout", "padded"))
+    assert wanted <= settings
+    assert {(x.a_order, x.b_order) for x in found} == set(product(("rows", "columns"), repeat=2))
+    assert {x.a_layout for x in found} == {x.b_layout for x in found} == set(cases.LAYOUTS)
+    assert {x.scatter for x in found} == set(cases.SCATTERS)
+    assert {x.c for x in found} == {"none", "f16", "bf16", "f32", "out"}
+
+
+# -- Bank conflicts --------------------------------------------------------------------------------
+
+
+@kernel
+@BOTH
+@pytest.mark.parametrize("out", ["f16", "f32"])
+@pytest.mark.parametrize("accumulate", ["f32", "f16"])
+@pytest.mark.parametrize("b_order", ["rows", "columns"])
+@pytest.mark.parametrize("a_order", ["rows", "columns"])
+def test_no_bank_conflicts(
+    rung: ModuleType, a_order: str, b_order: str, accumulate: str, out: str
+) -> None:
+    """None in the main loop; in the epilogue of fp16 no more than two words of a bank at a time."""
+    for shape in SHAPES[out == "f32" :: 2]:
+        settings = (*shape.items(), ("accumulate", accumulate))
+        case = GemmCase(
+            60, 120, 100, "f16", out, a_order=a_order, b_order=b_order, a_layout="aligned 16",
+            b_layout="aligned 16", settings=settings,
+        )  # fmt: skip
+        place = Profiler(f"sm_{rung.MINIMUM_ARCH}")
+        _, config = launch(rung, case, place)
+        if any(getattr(config, key) != value for key, value in settings):
+            continue
+        banks = place.kernel.profile.banks
+        epilogue = [use for use in banks if use.origin.startswith("ptx/lib/gemm.ptx")]
+        loop = [use for use in banks if use not in epilogue]
+        reads = "ldmatrix" if rung is gemm_sm75 else "ld.shared.v4"
+        assert {use.opcode.startswith(reads) for use in loop} == {True, False}
+        worse = [use for use in (banks if out == "f32" else loop) if use.conflicts]
+        worse += [use for use in epilogue if use.wavefronts > 2 * use.ideal]
+        if worse:
+            raise AssertionError(f"{config}: {len(worse)} accesses, the first is {worse[0]}")
+
+
+class Profiler(SimExecutor):
+    """A CPU executor that counts bank conflicts, and keeps the kernel that it loaded last."""
+
+    kernel: LoadedKernel
+
+    def __init__(self, arch: str) -> None:
+        super().__init__(arch, profile=True)
+
+    def load(self, kernel: KernelText) -> LoadedKernel:
+        self.kernel = super().load(kernel)
+        return self.kernel
+
+
+# -- Machine code ----------------------------------------------------------------------------------
+
+KINDS = (
+    Problem(1, 500, 500, 500, "f16", "f16"),
+    Problem(1, 500, 500, 500, "f16", "f32", True, True, "f32", scatter=True),
+    Problem(1, 500, 500, 500, "f16", "f16", True, False, "f16", True, False, 2, 8, 4, 16),
+    Problem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
+    Problem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
+)
+"""Of each a kernel that a call can get."""
+
+
+def shipped(rung: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
+    limits = architecture(arch)
+    whole = [config for config, _ in rung.candidates(problem) if not config.split]
+    return (x for x in whole if not rung.violations(x, limits, problem))
+
+
+@unit
+@BOTH
+@pytest.mark.parametrize(
+    ("arch", "kind"),
+    [
+        *(("sm_75", kind) for kind in range(5)),
+        ("sm_80", 1),
+        ("sm_80", 3),
+        ("sm_90", 2),
+        ("sm_90", 4),
+    ],
+)
+def test_what_ships_does_not_spill(rung: ModuleType, arch: str, kind: int) -> None:
+    offered = list(shipped(rung, KINDS[kind], arch))
+    assert len(offered) >= 3
+    for config in offered:
+        for roomy in rung.roomier(config):
+            found = assemble(render(rung.NAME, rung.values(roomy)), arch, cache=None).resources
+            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
+                assert found.registers * config.threads * roomy.min_blocks <= 65536
+                assert (found.static_shared, found.barriers) == (0, 1)
+                break
+        else:
+            raise AssertionError(f"{config} on {arch}: {found}")
+
+
+@unit
+def test_split_sums_do_not_spill() -> None:
+    for arch, rung in RUNGS.items():
+        for config in shipped(rung, KINDS[1], arch):
+            kernel = render(rung.NAME, rung.values(replace(config, splits=2)))
+            found = assemble(kernel, "sm_75", cache=None).resources
+            assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), config
+
+
+@unit
+@BOTH
+def test_the_target_is_the_rung_s_own(rung: ModuleType) -> None:
+    """The executor of that architecture refuses what is newer; so it does in the sweep."""
+    text = render(rung.NAME, rung.values(rung.SHAPES[0].config(KINDS[1]))).text
+    assert f".target sm_{rung.MINIMUM_ARCH}\n" in text
+    assert ".version 6.5\n" in text if rung is gemm_sm75 else ".version 6.4\n" in text
+    assert "cp.async" not in text
+    assert ("ldmatrix" in text) == (rung is gemm_sm75)
+
+
+@unit
+@BOTH
+def test_the_machine_code_has_what_the_ledger_says(rung: ModuleType, tmp_path: Path) -> None:
+    config = replace(rung.SHAPES[2].config(KINDS[0]), clear="none")
+    kernel = render(rung.NAME, rung.values(config))
+    (ledger,) = re.findall(r"// Ledger of a lap.*?((?:\n +//   [^\n]*)+)", kernel.text)
+    products, loads, copies = ledger.strip().split("\n")
+    found = opcodes(assemble(kernel, "sm_75", cache=None).code, tmp_path)
+    mma, reads = (int(line.rpartition("=")[2]) for line in (products, loads))
+    moved = sum(map(int, re.findall(r"[AB] (\d+)", copies)))
+    epilogue = len(config.d_tile.row_offsets) * config.slabs
+    # Twice: the laps that copy, and the last one; with the first fragments, and the first tile.
+    if rung is gemm_sm75:
+        assert found["HMMA.1688"] == 2 * mma
+        assert found["LDSM.16"] == 2 * reads
+        assert found["LDS.U"] == epilogue
+    else:
+        # An m8n8k4 is four instructions.
+        assert found["HMMA.884"] == 2 * 4 * mma
+        assert found["LDS.U"] == 2 * reads + epilogue
+    assert found["LDG.E"] == found["STS.128"] == 2 * moved
+
+
+# -- The host halves -------------------------------------------------------------------------------
+
+
+@unit
+@BOTH
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (dict(dtype="bf16"), "a and b in bf16 needs sm_80"),
+        (dict(out_dtype="bf16"), "d in bf16 needs sm_80"),
+        (dict(stages=3), "stages must be 2, filled through registers; got 3"),
+        (dict(instruction="m16n8k16"), "instruction must be one of m"),
+        (dict(clear="last_stage", max_k=64), "clear = last_stage is for asynchronous copies"),
+        (dict(block_m=32), "do not fill 32 x"),
+        (dict(block_m=256, block_n=256, block_k=64), "bytes of shared memory; a block of sm_"),
+    ],
+)
+def test_each_constraint(rung: ModuleType, changes: dict[str, Any], reason: str) -> None:
+    arch = architecture(f"sm_{rung.MINIMUM_ARCH}")
+    base = rung.SHAPES[2].config(KINDS[0])
+    assert not rung.violations(base, arch, KINDS[0])
+    (found,) = rung.violations(replace(base, **changes), arch)
+    assert reason in found
+
+
+@unit
+def test_the_architecture_is_a_constraint() -> None:
+    base = gemm_sm70.SHAPES[2].config(KINDS[0])
+    (found,) = gemm_sm75.violations(base, architecture("sm_70"))
+    assert found == "ldmatrix and mma.m16n8k8 need sm_75; this is sm_70"
+    assert not gemm_sm70.violations(base, architecture("sm_75"))
+    (found,) = gemm_sm70.violations(base, architecture("sm_80"))
+    assert "a warp tile is at most 64 x 32, not 64 x 64" in found
+    for found in gemm_sm70.violations(replace(base, layout="padded"), architecture("sm_70")):
+        assert "padding leaves the reads of m8n8k4 with conflicts" in found
+
+
+@unit
+@BOTH
+def test_the_choice_is_legal_and_fills_the_device(rung: ModuleType) -> None:
+    arch = architecture(f"sm_{rung.MINIMUM_ARCH}")
+    for problem in (
+        *KINDS,
+        Problem(1, 4096, 4096, 4096, "f16", "f16"),
+        Problem(1, 64, 64, 8192, "f16", "f32"),
+        Problem(200, 40, 40, 40, "f16", "f16"),
+    ):
+        chosen = rung.choose(problem, arch)
+        assert not rung.violations(chosen, arch, problem)
+    assert rung.choose(Problem(1, 4096, 4096, 4096, "f16", "f16"), arch).block_m >= 128
+    assert rung.choose(Problem(1, 64, 64, 8192, "f16", "f32"), arch).splits > 4
+    assert rung.choose(Problem(200, 40, 40, 40, "f16", "f16"), arch).block_m == 64
+    with pytest.raises(ValueError, match=f"(?s){rung.NAME} has no.* bf16 needs sm_80"):
+        rung.choose(Problem(1, 64, 64, 64, "bf16", "bf16"), arch)
