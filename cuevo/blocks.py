@@ -175,6 +175,16 @@ class Operand:
         if self.slices & (self.slices - 1):
             yield f"{label}: {self.slices} slices are no power of two"
             return
+        if self.instruction == "m16n8k8" and self.warp_extent % 32 == 24:
+            yield f"{label}: a warp tile of {self.warp_extent} ends with three 8x8 blocks of a load"
+            return
+        part = self.depth // self.slices // 8
+        if not self.transposed and part % self.tile.group and self.tile.group % part:
+            yield (
+                f"{label}: slices of {part} chunks do not fit the swizzle of groups of "
+                f"{self.tile.group}"
+            )
+            return
         if self.layout == "padded" and self.columns & (self.columns - 1):
             yield f"{label}: padded rows of {self.columns} elements are no power of two"
             return
@@ -380,6 +390,12 @@ class OutputTile:
 
     def violations(self) -> Iterator[str]:
         """Why the tile cannot be; nothing if it can."""
+        if self.access not in (2, 4, 8, 16) or self.access < self.element_bytes:
+            yield (
+                f"rows are aligned to 16, 8, 4 or 2 bytes, and at least to their elements; got "
+                f"{self.access}"
+            )
+            return
         if self.width * self.element_bytes not in (2, 4, 8, 16):
             yield f"{self.width} elements of {self.element_bytes} bytes are no access"
             return

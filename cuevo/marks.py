@@ -23,6 +23,8 @@ LINE_COMMENT = "//#"
 # Control characters are in no template. (Not 0x1c to 0x1f: Python counts those as white space.)
 _BEGIN, _END = "\x01", "\x02"
 _MARK = re.compile(f"{_BEGIN}([^{_END}]*):([0-9]+){_END}")
+_SIGNED = re.compile(r"\$\{[-+]")
+"""What Jinja would take for white-space control, and not for a sign."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 UNUSED_DELIMITERS = ("\x03", "\x04", "\x05", "\x06")
 """For the blocks and comments within a line that Jinja wants to have names for."""
@@ -40,6 +42,9 @@ class Marks(Extension):
         for number, line in enumerate(re.split(r"\r\n|\r|\n", source), 1):
             if _CONTROL.search(line):
                 raise _syntax_error("there is a control character in this line", number, name)
+            if _SIGNED.search(line):
+                message = "an expression begins with a sign: write ${0 - x}"
+                raise _syntax_error(message, number, name)
             if LINE_COMMENT in line:
                 line = line[: line.index(LINE_COMMENT)].rstrip()
             body = line.lstrip()

@@ -171,6 +171,7 @@ def test_strict_numbers(ptx: Path) -> None:
         ("a\n//%tid\n", "ptx/k.ptx:2: Encountered unknown tag 'tid'"),
         ("a\n${p.q", "ptx/k.ptx:2: "),
         ("a\n${ 1 // 0 }", "ptx/k.ptx:2: ZeroDivisionError"),
+        ("a\n${-1}", "ptx/k.ptx:2: an expression begins with a sign: write ${0 - x}"),
         ("a\n${ fail('too many stages') }", "ptx/k.ptx:2: too many stages"),
         ("a\n${ layouts.swizzle(0) }", "ptx/k.ptx:2: a row must have at least one"),
         ('\n//% import "lib/b.ptx" as b\n', "ptx/k.ptx:2: there is no template 'lib/b.ptx'"),

@@ -302,10 +302,11 @@ def violations(
     if c.warp_n % 32:
         yield f"a staged row of {c.warp_n} columns is no multiple of 32"
         return
-    yield from c.d_tile.violations()
     for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
         if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
             yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
+            return
+    yield from c.d_tile.violations()
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
     if c.slices not in (1, 2) or c.warp_m // c.slices % c.accumulator.tile[0]:

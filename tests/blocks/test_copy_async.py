@@ -196,7 +196,6 @@ def test_on_the_cpu_executor(part: slice) -> None:
 
 
 @pytest.mark.kernel
-@pytest.mark.xfail(reason="swizzled_offset of patterns that shift to the left")
 def test_patterns_that_shift_to_the_left() -> None:
     check_all(check, covering([case for case in admitted() if shifts_left(case.tile)]), both())
 

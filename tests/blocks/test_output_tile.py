@@ -396,7 +396,6 @@ def test_the_number_of_combinations() -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.xfail(reason="OutputTile.violations lets them pass")
 def test_blocks_refuse_what_the_macros_cannot_do() -> None:
     assert not [case for case in admitted() if list(broken(case))]
 
@@ -414,7 +413,6 @@ def test_prefetches_on_the_cpu_executor(part: slice) -> None:
 
 
 @pytest.mark.kernel
-@pytest.mark.xfail(reason="the first row alone decides which threads ask")
 def test_prefetches_reach_every_line_of_rows_that_begin_within_one() -> None:
     check_all(check_every_line, covering(prefetches()), both())
 

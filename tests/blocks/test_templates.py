@@ -10,7 +10,6 @@ from cuevo.paths import ptx_directory
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.xfail(reason="lib/copy_async.ptx and lib/output_tile.ptx have such expressions")
 def test_no_expression_begins_with_a_sign() -> None:
     """Jinja takes ``{{-`` for "cut the white space before": ``${-x}`` is x, not -x."""
     found = [

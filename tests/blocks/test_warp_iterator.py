@@ -239,7 +239,6 @@ def test_the_number_of_combinations() -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.xfail(reason="Operand.violations lets them pass")
 def test_blocks_refuse_what_the_macros_cannot_do() -> None:
     assert not [case for case in admitted() if list(broken(case.operand))]
 
