@@ -58,6 +58,12 @@ class Cubin:
     log: str
 
 
+_ATTEMPTS = 3
+"""nvJitLink 13.0 has been seen to succeed with an empty log, four times in some ten thousand with a
+dozen processes at work; asked again, it reports.
+"""
+
+
 def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.default) -> Cubin:
     """Assemble `kernel` for `arch` (``"sm_80"``, ``"sm_90a"``), or take it from `cache`, if any.
 
@@ -70,7 +76,10 @@ def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.
     key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *_PTXAS_OPTIONS))
     if cache is not None and (entry := cache.get(key)) is not None:
         return _from_bytes(entry)
-    code, log = _link(kernel, arch, assembler)
+    for _ in range(_ATTEMPTS):
+        code, log = _link(kernel, arch, assembler)
+        if log:
+            break
     resources = _read_resources(kernel, log, code)
     cubin = Cubin(kernel.name, arch, code, resources, assembler.name, log)
     if cache is not None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from cuda.bindings import driver as cuda
 
-from cuevo.architectures import Architecture
+from cuevo import ladder
 from cuevo.arrays import (
     ArrayView,
     DeviceArray,
@@ -35,13 +35,13 @@ from cuevo.gemm_problem import (
     state_problem,
 )
 from cuevo.header import load_header
-from cuevo.kernels import gemm_sm80
+from cuevo.kernels import gemm_sm70, gemm_sm75, gemm_sm80
 from cuevo.kernels.gemm import Config, Problem
 from cuevo.placement import architecture_of, executor_for
-from cuevo.plans import HostHalf, Launch, Plans, configure, load
+from cuevo.plans import Launch, Plans, configure, load
 from cuevo.stream import LEGACY_DEFAULT, resolve_stream
 
-__all__ = ["Rung", "gemm", "rung"]
+__all__ = ["RUNGS", "Rung", "gemm"]
 
 _POINTERS = Struct("<8Q")
 """a, b, c, bias, scatter, d, partials, arrivals: the fields in front of the parameter block."""
@@ -84,7 +84,8 @@ def gemm(
         may have any number of rows.
     out_dtype : type of a new result, or its name; by default that of a.
     device, stream : as in `cuevo.attention`.
-    config : a kernel configuration, or names and values that change the one chosen.
+    config : a kernel configuration, or names and values that change the one chosen. An instance
+        whose instruction belongs to a lower rung of the ladder runs that rung (`cuevo.ladder`).
 
     Products are summed in float32; alpha, c and bias are applied in float32, and the result is
     rounded once. Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on
@@ -142,7 +143,7 @@ def gemm(
     return given if result is None else result
 
 
-class Rung(HostHalf[Problem, Config], Protocol):
+class Rung(ladder.Rung[Problem, Config], Protocol):
     """The host half of a kernel for matrix products."""
 
     def parameters(
@@ -163,9 +164,8 @@ class Rung(HostHalf[Problem, Config], Protocol):
     ) -> dict[str, int | float]: ...
 
 
-def rung(problem: Problem, arch: Architecture) -> Rung:
-    """The host half of the kernel for `problem` on `arch`, of the ladder of architectures."""
-    return gemm_sm80
+RUNGS: tuple[Rung, ...] = (gemm_sm80, gemm_sm75, gemm_sm70)
+"""The kernels for matrix products, from the highest architecture down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _make_plan(
     if problem.k == 0 and not (problem.c != "none" or problem.bias or problem.scatter):
         plan.is_zero = True
         return plan
-    kernel = rung(problem, architecture_of(place))
+    kernel = ladder.rung(RUNGS, problem, architecture_of(place), config)
     chosen = configure(kernel, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
     plan.launch = _Launch(kernel, loaded, chosen, problem, options, operands)

@@ -27,6 +27,7 @@ import pytest
 
 import cuevo
 from cuevo import devices, placement
+from cuevo.arrays import BFLOAT16
 from cuevo.assemble import assemble
 from cuevo.cache import Cache
 from cuevo.driver import DriverExecutor
@@ -139,16 +140,19 @@ def test_refused_before_anything_runs(what: str) -> None:
         ("gpu", ValueError, "^device: expected 'sim', 'sim:sm_90', 'cuda' or 'cuda:0'; got 'gpu'"),
         (["sim"], TypeError, "^device: expected None, a name .* got list"),
         (3, TypeError, "^device: expected None, a name .* got int"),
-        (
-            "sim:sm_75",
-            ValueError,
-            "no configuration for .* on sm_75:\n.* need sm_80; this is sm_75",
-        ),
     ],
 )
 def test_devices_that_cannot_be(device: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         cuevo.attention(**call(device=device))
+
+
+def test_bfloat16_where_no_rung_has_it() -> None:
+    given = call(device="sim:sm_75")
+    for name in ("q", "k", "v"):
+        given[name] = given[name].astype(BFLOAT16)
+    with pytest.raises(ValueError, match=r"no kernel serves .* on sm_75:\n(.*\n)*.*f16"):
+        cuevo.attention(**given)
 
 
 @unit

@@ -231,10 +231,10 @@ class Config:
 
     @property
     def c_slabs(self) -> int:
-        """Slabs of c that a warp has in registers: the next one is on its way, where there is room
-        for two.
+        """Slabs of c that a warp has in registers: the next one is on its way, unless slabs are
+        those of m8n8k4, which are twice as high.
         """
-        return 2 if len(self.c_tile.row_offsets) * self.c_tile.registers <= 32 else 1
+        return 1 if self.instruction == "m8n8k4" else 2
 
     # -- Launch ------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """How a rung of the GEMM ladder picks one of its tilings."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 
 from cuevo.architectures import Architecture
@@ -8,9 +8,9 @@ from cuevo.kernels.gemm import Config, Problem, Shape
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
-# As steps along k that take as long: starting a threadblock and storing its tile, exchanging
-# partial sums, adding up those of a split.
-_LAUNCH, _SPLIT, _EACH_SPLIT = 300, 330, 46
+# As steps along k that take as long on an H200: starting a threadblock and storing its tile, the
+# same beside another one on the multiprocessor, exchanging partial sums, adding up those of a split.
+_LAUNCH, _LAUNCH_BESIDE, _SPLIT, _EACH_SPLIT = 300, 210, 330, 46
 
 
 def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Config, float]]:
@@ -23,7 +23,7 @@ def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Conf
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time in multiply-adds of one multiprocessor at full speed."""
+    """Estimated time in multiply-adds of one multiprocessor at full speed; `speed` as in Shape."""
     fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
     resident = max(1, min(config.min_blocks, fitting))
     blocks = config.grid(problem)[0]
@@ -31,7 +31,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     full = waves * resident + ceil(rest / arch.multiprocessors)
     tile = config.block_m * config.block_n
     loop = config.split_tiles(problem) * config.block_k * tile
-    overhead = tile * _LAUNCH
+    overhead = tile * (_LAUNCH if resident == 1 else _LAUNCH_BESIDE)
     if config.split:
         overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
     return full * (loop / speed + overhead)
@@ -39,18 +39,18 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
 
 def choose(
     name: str,
-    shapes: Sequence[Shape],
+    offered: Iterable[tuple[Config, float]],
     violations: Callable[[Config, Architecture, Problem | None], Sequence[str]],
     problem: Problem,
     arch: Architecture,
 ) -> Config:
-    """The candidate of least cost of the kernel `name` without `violations`.
+    """The candidate of least cost, of those that the kernel `name` offers, without `violations`.
 
     Raises ValueError naming every candidate's objection if there is none.
     """
     rejected: dict[Config, Sequence[str]] = {}
     best: tuple[float, Config] | None = None
-    for config, speed in candidates(shapes, problem):
+    for config, speed in offered:
         reasons = violations(config, arch, problem)
         if reasons:
             rejected[config] = reasons

@@ -67,4 +67,4 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return gemm_choice.choose(NAME, SHAPES, violations, problem, arch)
+    return gemm_choice.choose(NAME, candidates(problem), violations, problem, arch)
