@@ -9,7 +9,7 @@ from cuevo.kernels.gemm import Config, Problem, Shape
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # As steps along k that take as long on an H200: starting a threadblock and storing its tile, the
-# same beside another one on the multiprocessor, exchanging partial sums, adding up those of a split.
+# same beside another one on its multiprocessor, exchanging partial sums, adding those of a split.
 _LAUNCH, _LAUNCH_BESIDE, _SPLIT, _EACH_SPLIT = 300, 210, 330, 46
 
 
