@@ -586,9 +586,15 @@ def test_refused_before_anything_runs(what: str) -> None:
 
 
 @unit
-def test_an_architecture_without_a_kernel() -> None:
-    with pytest.raises(ValueError, match=r"no configuration for .*\n.* need sm_80; this is sm_75"):
-        cuevo.gemm(**call(device="sim:sm_75"))
+@pytest.mark.parametrize("arch", ["sm_75", "sm_70"])
+def test_lower_rungs(arch: str) -> None:
+    rng = np.random.default_rng(12)
+    a, b = rng.standard_normal((40, 50)), rng.standard_normal((50, 30))
+    half = [x.astype(np.float16) for x in (a, b)]
+    found = cuevo.gemm(*half, out_dtype="float32", device=f"sim:{arch}")
+    np.testing.assert_allclose(found, reference.gemm(*half), atol=1e-4)
+    with pytest.raises(ValueError, match=rf"no kernel serves .* on {arch}:\n(.*\n)*.*bf16 needs"):
+        cuevo.gemm(*(x.astype(ml_dtypes.bfloat16) for x in (a, b)), device=f"sim:{arch}")
 
 
 @unit
