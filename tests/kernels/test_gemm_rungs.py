@@ -16,12 +16,13 @@ from attention_sweep import Deck
 from gemm_cases import Arrays, GemmCase
 from gemm_sweep import CASES as ALL
 from gemm_sweep import name
-from guarded import host_views
+from guarded import OnDevice, host_views
 from kernels.test_ledger import opcodes
 
 from cuevo.architectures import architecture
-from cuevo.arrays import view
+from cuevo.arrays import copy_to_host, view
 from cuevo.assemble import assemble
+from cuevo.driver import DriverExecutor
 from cuevo.gemm_problem import check_operands
 from cuevo.header import load_header
 from cuevo.kernels import gemm_sm70, gemm_sm75
@@ -172,12 +173,17 @@ def sim(arch: str) -> SimExecutor:
     return SimExecutor(arch)
 
 
-def launch(rung: ModuleType, case: GemmCase, place: SimExecutor) -> tuple[Arrays, Config]:
+def launch(
+    rung: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor
+) -> tuple[Arrays, Config]:
     """Run the case; what lies around its arrays must stay as it was."""
     arrays = cases.make(case)
     was = cases.memory_of(arrays)
     call = arrays.call(case)
     views = host_views(call, readonly=True) | host_views({"out": call["out"]}, readonly=False)
+    on_device = OnDevice(call, place) if isinstance(place, DriverExecutor) else None
+    if on_device is not None:
+        views = dict(on_device.views)
     if case.c == "out":
         views["c"] = views["out"]
     problem = cases.problem_of(case, views)
@@ -188,6 +194,9 @@ def launch(rung: ModuleType, case: GemmCase, place: SimExecutor) -> tuple[Arrays
     floats, counters = config.workspace(problem)
     partials, arrivals = np.full(floats, np.nan, np.float32), np.zeros(counters, np.uint32)
     work = dict(partials=view(partials), arrivals=view(arrivals)) if floats else {}
+    if isinstance(place, DriverExecutor):
+        work = {key: place.copy_to_device(each, place.stream) for key, each in work.items()}
+        place.synchronize(place.stream)
     parameters = rung.parameters(
         config, problem, a=x.a, b=x.b, c=x.c, bias=x.bias, scatter=x.scatter, d=x.out,
         alpha=factor[0], beta=factor[1], **work,
@@ -200,29 +209,33 @@ def launch(rung: ModuleType, case: GemmCase, place: SimExecutor) -> tuple[Arrays
         load_header().kernels[rung.NAME].pack(parameters),
         buffers=buffers,
     )
+    if on_device is not None:
+        on_device.fetch(call)
+        if work:
+            arrivals = copy_to_host(work["arrivals"], 1)
     assert not arrivals.any(), f"{case}: the counts of arrivals are left at {arrivals}"
     cases.check_surroundings(case, arrays, was)
     return arrays, config
 
 
-def check(rung: ModuleType, case: GemmCase, arch: str) -> None:
-    arrays, config = launch(rung, case, sim(arch))
+def check(rung: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor) -> None:
+    arrays, config = launch(rung, case, place)
     assert arrays.out is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "sums", sums)
-        cases.check(case, arrays.out.array, arrays, config, arch)
+        cases.check(case, arrays.out.array, arrays, config, place.arch)
 
 
 @kernel
 @pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
 def test_every_bit_on_sm_75(case: GemmCase) -> None:
-    check(gemm_sm75, case, "sm_75")
+    check(gemm_sm75, case, sim("sm_75"))
 
 
 @kernel
 @pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
 def test_every_bit_on_sm_70(case: GemmCase) -> None:
-    check(gemm_sm70, case, "sm_70")
+    check(gemm_sm70, case, sim("sm_70"))
 
 
 @kernel
@@ -230,14 +243,26 @@ def test_every_bit_on_sm_70(case: GemmCase) -> None:
 @pytest.mark.parametrize("case", CASES["sm_70"][::9], ids=name)
 def test_every_bit_of_m8n8k4_on_later_architectures(case: GemmCase, arch: str) -> None:
     """From sm_80 on it is made of fp32 arithmetic."""
-    check(gemm_sm70, case, arch)
+    check(gemm_sm70, case, sim(arch))
 
 
 @kernel
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", CASES["sm_75"][::19], ids=name)
 def test_every_bit_of_m16n8k8_on_later_architectures(case: GemmCase, arch: str) -> None:
-    check(gemm_sm75, case, arch)
+    check(gemm_sm75, case, sim(arch))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
+def test_every_bit_of_the_sm_75_rung_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
+    check(gemm_sm75, case, executor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
+def test_every_bit_of_the_sm_70_rung_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
+    check(gemm_sm70, case, executor)
 
 
 @kernel
