@@ -2,7 +2,6 @@
 choice among tilings.
 """
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, e, log2, sqrt
 from typing import Any, Protocol, TypeVar
@@ -168,32 +167,3 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     waves, rest = divmod(config.grid(problem)[0], arch.multiprocessors * resident)
     blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
     return blocks * scores / speed
-
-
-def choose(
-    name: str,
-    candidates: Iterable[tuple[T, float]],
-    violations: Callable[[T, Architecture, Problem | None], Sequence[str]],
-    problem: Problem,
-    arch: Architecture,
-) -> T:
-    """The candidate of least cost of the kernel `name` without `violations`.
-
-    Raises ValueError naming every candidate's objection if there is none.
-    """
-    rejected: dict[T, Sequence[str]] = {}
-    best: tuple[float, T] | None = None
-    for config, speed in candidates:
-        reasons = violations(config, arch, problem)
-        if reasons:
-            rejected[config] = reasons
-            continue
-        estimate = cost(config, speed, problem, arch)
-        if best is None or estimate < best[0]:
-            best = estimate, config
-    if best is None:
-        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
-        raise ValueError(
-            "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
-        )
-    return best[1]

@@ -8,6 +8,7 @@ from cuevo.architectures import Architecture
 from cuevo.kernels import attention, attention_pipelined
 from cuevo.kernels.attention import Problem, parameters
 from cuevo.kernels.attention_pipelined import adapt, roomier
+from cuevo.kernels.choice import cheapest
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -94,4 +95,4 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return attention.choose(NAME, candidates(problem), violations, problem, arch)
+    return cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from cuevo.architectures import Architecture
 from cuevo.kernels import attention
 from cuevo.kernels.attention import BIAS_BYTES, Problem, parameters
+from cuevo.kernels.choice import cheapest
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -332,7 +333,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return attention.choose(NAME, candidates(problem), violations, problem, arch)
+    return cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)
 
 
 def roomier(config: Config) -> Iterator[Config]:

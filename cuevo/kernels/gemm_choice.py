@@ -1,6 +1,6 @@
 """How a rung of the GEMM ladder picks one of its tilings."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from cuevo.architectures import Architecture
@@ -35,35 +35,6 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     if config.split:
         overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
     return full * (loop / speed + overhead)
-
-
-def choose(
-    name: str,
-    offered: Iterable[tuple[Config, float]],
-    violations: Callable[[Config, Architecture, Problem | None], Sequence[str]],
-    problem: Problem,
-    arch: Architecture,
-) -> Config:
-    """The candidate of least cost, of those that the kernel `name` offers, without `violations`.
-
-    Raises ValueError naming every candidate's objection if there is none.
-    """
-    rejected: dict[Config, Sequence[str]] = {}
-    best: tuple[float, Config] | None = None
-    for config, speed in offered:
-        reasons = violations(config, arch, problem)
-        if reasons:
-            rejected[config] = reasons
-            continue
-        estimate = cost(config, speed, problem, arch)
-        if best is None or estimate < best[0]:
-            best = estimate, config
-    if best is None:
-        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
-        raise ValueError(
-            "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
-        )
-    return best[1]
 
 
 def violations_of_pipelined(config: Config) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm, gemm_choice
+from cuevo.kernels.choice import cheapest
 from cuevo.kernels.gemm import Config, Problem, Shape, adapt, parameters, roomier, values
 
 __all__ = [
@@ -59,4 +60,4 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return gemm_choice.choose(NAME, candidates(problem), violations, problem, arch)
+    return cheapest(NAME, candidates(problem), violations, gemm_choice.cost, problem, arch)

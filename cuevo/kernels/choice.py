@@ -1,0 +1,42 @@
+"""How a kernel picks one of its configurations."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from cuevo.architectures import Architecture
+
+C = TypeVar("C", bound=Hashable)
+P = TypeVar("P")
+
+
+def cheapest(
+    name: str,
+    offered: Iterable[tuple[C, float]],
+    violations: Callable[[C, Architecture, P | None], Sequence[str]],
+    cost: Callable[[C, float, P, Architecture], float],
+    problem: P,
+    arch: Architecture,
+) -> C:
+    """The configuration of least cost, of those that the kernel `name` offers, without
+    `violations`.
+
+    offered : configurations and the speed of their tiling, which `cost` is given.
+
+    Raises ValueError naming every objection to each of them if none can run.
+    """
+    rejected: dict[C, Sequence[str]] = {}
+    best: tuple[float, C] | None = None
+    for config, speed in offered:
+        reasons = violations(config, arch, problem)
+        if reasons:
+            rejected[config] = reasons
+            continue
+        estimate = cost(config, speed, problem, arch)
+        if best is None or estimate < best[0]:
+            best = estimate, config
+    if best is None:
+        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
+        raise ValueError(
+            "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
+        )
+    return best[1]
