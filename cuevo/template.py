@@ -29,6 +29,7 @@ import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
 
 from cuevo import blocks, layouts, marks
+from cuevo.division import magic
 from cuevo.errors import TemplateError
 from cuevo.header import HEADER_NAME, Struct, load_header
 from cuevo.lineinfo import SourceLine, add_line_information
@@ -184,6 +185,7 @@ def _environment(root: Path) -> jinja2.Environment:
         "ceil_div": ceil_div,
         "float_bits": float_bits,
         "vector": vector,
+        "magic": magic,
         "fail": _fail,
         "blocks": blocks,
         "layouts": layouts,

@@ -59,6 +59,14 @@ typedef struct evoformer_forward_params {
     uint32_t query_tiles; /* ceil(Lq / block_queries) */
     uint32_t row_groups;  /* ceil(N / block_rows) */
 
+    /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t query_tiles_magic;
+    uint32_t query_tiles_shift;
+    uint32_t row_groups_magic;
+    uint32_t row_groups_shift;
+
     float score_scale;     /* |scale| * log2(e): scores to powers of two */
     float bias_scale;      /* 1 / |scale|: biases to the units of q . k */
     uint32_t q_multiplier; /* two 16-bit floats, both sign(scale) (or 0 where scale is 0), applied to q */

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
+from cuevo.division import magic
 
 BIAS_BYTES = {"none": 0, "bounds": 0, "bool": 1, "f16": 2, "bf16": 2, "f32": 4}
 
@@ -135,6 +136,8 @@ def parameters(
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
     values["mask_step_tile"] = values["mask_stride_key"] * config.block_keys
+    for name in ("heads", "query_tiles", "row_groups"):
+        values[f"{name}_magic"], values[f"{name}_shift"] = magic(int(values[name]))
     for name, array, axis in (
         ("q", q, "query"),
         ("k", k, "key"),

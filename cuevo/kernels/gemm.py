@@ -8,7 +8,7 @@ from typing import Any
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.blocks import INSTRUCTIONS, Operand, OutputTile, ThreadblockMma
-from cuevo.kernels.division import magic
+from cuevo.division import magic
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}

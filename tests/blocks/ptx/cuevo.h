@@ -94,4 +94,16 @@ typedef struct product_params {
 void mma_multistage(const product_params params);
 void mma_pipelined(const product_params params);
 
+/* Quotients and remainders of one division by a number of the template, and of one by the field `divisor`. */
+typedef struct division_params {
+    const uint32_t *n;   /* [thread], below 2^31 */
+    uint32_t *quotients; /* [2, thread] */
+    uint32_t *remainders;
+    uint32_t divisor;
+    uint32_t divisor_magic;
+    uint32_t divisor_shift;
+} division_params;
+
+void division(const division_params params);
+
 #endif

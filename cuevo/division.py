@@ -1,4 +1,4 @@
-"""Division by a number that is known before a launch, as lib/divide.ptx does it."""
+"""Division by a number that is known before a kernel runs, as lib/divide.ptx does it."""
 
 
 def magic(divisor: int) -> tuple[int, int]:
