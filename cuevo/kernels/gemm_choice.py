@@ -31,7 +31,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     full = waves * resident + ceil(rest / arch.multiprocessors)
     tile = config.block_m * config.block_n
     loop = config.split_tiles(problem) * config.block_k * tile
-    overhead = tile * (_LAUNCH if resident == 1 else _LAUNCH_BESIDE)
+    overhead = tile * (_LAUNCH if full == 1 or resident == 1 else _LAUNCH_BESIDE)
     if config.split:
         overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
     return full * (loop / speed + overhead)

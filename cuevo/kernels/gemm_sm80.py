@@ -36,6 +36,7 @@ SHAPES = (
     Shape(128, 128, 32, 64, 64, 2, 0.60, min_blocks=2),
     Shape(128, 64, 64, 32, 64, 4, 0.69, min_blocks=2),
     Shape(64, 128, 64, 32, 64, 4, 0.69, min_blocks=2),
+    Shape(128, 64, 64, 32, 64, 6, 0.72),
     Shape(64, 64, 64, 32, 32, 4, 0.60, min_blocks=2),
     Shape(64, 64, 32, 32, 32, 4, 0.50, min_blocks=4),
 )
