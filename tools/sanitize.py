@@ -1,27 +1,44 @@
-"""Small problems of every configuration family under compute-sanitizer: attention, products.
+"""Attention, products, and the test kernels of the building blocks under compute-sanitizer.
 
-    python3 tools/sanitize.py                 memcheck, racecheck, synccheck, initcheck
-    python3 tools/sanitize.py racecheck       one of them
+    python3 tools/sanitize.py                     all of it, under memcheck, racecheck, ...
+    python3 tools/sanitize.py racecheck           under one of them
+    python3 tools/sanitize.py attention gemm      small problems of every configuration family
+    python3 tools/sanitize.py memcheck blocks     the kernels of tests/blocks, a pairwise sample
+    python3 tools/sanitize.py mma_multistage --every 20
+                                                  of one block every 20th combination; 1: all
 
-Every case is also compared with float64. The exit code is 1 when a tool reports an error or a case
-is wrong.
+Every result is compared as well: attention and products with float64, the blocks as their tests do
+it. The blocks' kernels are assembled beforehand, into the cache. The exit code is 1 when a tool
+reports an error or a result is wrong.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
+
+from block_kernels import SUITES, Launched, Suite, WatchedDevice, assemble_all
+from cuevo import attention, gemm, reference
+from cuevo.devices import devices, why_none
+from cuevo.executor import Executor
+from machine import circumstances
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 """The driver is asked for a kernel's parameters until it has none left, and says so by an error."""
-_RUN_CASES = "--cases"
+CALLS = ("attention", "gemm")
+PARTS = (*CALLS, *SUITES)
+BLOCKS = "blocks"
 _BF16 = "bfloat16"
 _TOLERANCE = {"bfloat16": 4e-3, "float16": 6e-4}
 
@@ -98,23 +115,42 @@ PRODUCTS = (
 )
 
 
-def run_cases() -> int:
-    """Run every case on the first device; 1 if one is wrong."""
-    import ml_dtypes
-
+def run_parts(parts: Sequence[str], every: int | None) -> int:
+    """Run the parts on the first device; 1 if a result is wrong."""
     types = {name: np.dtype(name) for name in ("float16", "float32", "bool")}
     types[_BF16] = np.dtype(ml_dtypes.bfloat16)
     rng = np.random.default_rng(0)
-    wrong = [run_attention(case, types, rng) for case in CASES]
-    wrong += [run_product(case, types, rng) for case in PRODUCTS]
+    wrong = []
+    if "attention" in parts:
+        wrong += [run_attention(case, types, rng) for case in CASES]
+    if "gemm" in parts:
+        wrong += [run_product(case, types, rng) for case in PRODUCTS]
+    wrong += [run_suite(suite, cases) for suite, cases in chosen(parts, every)]
     return int(any(wrong))
+
+
+def chosen(parts: Sequence[str], every: int | None) -> list[tuple[Suite, Sequence[Any]]]:
+    """The suites among the parts, and what is launched of each."""
+    suites = [SUITES[part] for part in parts if part in SUITES]
+    return [(suite, suite.cases()[::every] if every else suite.sample()) for suite in suites]
+
+
+def run_suite(
+    suite: Suite, cases: Sequence[Any], open_place: Callable[[Launched], Executor] = WatchedDevice
+) -> bool:
+    """Whether a result is wrong; all cases are run."""
+    launches: list[str] = []
+    place = open_place(lambda loaded: launches.append(loaded.kernel.name))
+    wrong = suite.failures(cases, place)
+    numbers = f"{len(cases)} cases, {len(launches)} launches"
+    print(f"{'WRONG' if wrong else 'ok'}  {suite.name}: {numbers}", flush=True)
+    if wrong:
+        print(wrong, flush=True)
+    return bool(wrong)
 
 
 def run_product(case: Product, types: dict[str, np.dtype], rng: np.random.Generator) -> bool:
     """Whether the product is wrong."""
-    import cuevo
-    from cuevo import reference
-
     batch, m, n, k = case.sizes
 
     def matrix(rows: int, columns: int, dtype: str, transposed: bool = False) -> np.ndarray:
@@ -129,9 +165,7 @@ def run_product(case: Product, types: dict[str, np.dtype], rng: np.random.Genera
     bias = rng.standard_normal(n).astype(types[case.out_dtype]) if case.bias else None
     factors = {"alpha": 1.5, "beta": 0.5 if case.c else 0.0}
     out = np.zeros((batch, rows, n), types[case.out_dtype])
-    cuevo.gemm(
-        a, b, c, **factors, bias=bias, scatter=index, out=out, device="cuda:0", config=case.config
-    )
+    gemm(a, b, c, **factors, bias=bias, scatter=index, out=out, device="cuda:0", config=case.config)
     exact = reference.gemm(
         a, b, c, **factors, bias=bias, scatter=index, out=np.zeros(out.shape, np.float64)
     )
@@ -143,9 +177,6 @@ def run_product(case: Product, types: dict[str, np.dtype], rng: np.random.Genera
 
 def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generator) -> bool:
     """Whether the attention is wrong."""
-    import cuevo
-    from cuevo import reference
-
     batch, rows, queries, keys, heads, dim = case.sizes
     dtype = types[case.dtype]
     q, k, v = (
@@ -162,7 +193,7 @@ def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generat
             mask[:, 0] = out_of
     if case.pair is not None:
         pair = rng.standard_normal((batch, 1, heads, queries, keys)).astype(types[case.pair])
-    out, lse = cuevo.attention(
+    out, lse = attention(
         q,
         k,
         v,
@@ -181,39 +212,89 @@ def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generat
     return not fine
 
 
-def main(arguments: list[str]) -> int:
-    """Run the named tools, all by default."""
-    if arguments == [_RUN_CASES]:
-        return run_cases()
-    unknown = set(arguments) - set(TOOLS)
-    if unknown:
-        print(f"unknown tool {', '.join(sorted(unknown))}; there are {', '.join(TOOLS)}")
-        return 2
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is named under the tools that are named, all by default."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    tools, parts = sorted_words(arguments.words, parser)
+    if arguments.every is not None and arguments.every < 1:
+        parser.error(f"--every must be 1 or more, not {arguments.every}")
+    if arguments.run:
+        return run_parts(parts, arguments.every)
     program = shutil.which("compute-sanitizer")
     if program is None:
         print("compute-sanitizer is not on the path: it comes with the CUDA toolkit")
         return 2
-    root = Path(__file__).parents[1]
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    if not devices():
+        print(why_none())
+        return 2
+    print_head(program)
+    ahead = {suite.name: cases for suite, cases in chosen(parts, arguments.every)}
+    if ahead:
+        start = time.monotonic()
+        assemble_all(ahead, devices()[0].arch)
+        print(f"assembled the blocks' kernels in {time.monotonic() - start:.0f} s", flush=True)
     failed = []
-    for tool in arguments or TOOLS:
-        command = [
-            program,
-            "--tool",
-            tool,
-            *_OPTIONS.get(tool, ()),
-            "--error-exitcode",
-            "1",
-            sys.executable,
-            __file__,
-            _RUN_CASES,
-        ]
+    for tool in tools:
+        command = [program, "--tool", tool, *_OPTIONS.get(tool, ()), "--error-exitcode", "1"]
+        command += [sys.executable, __file__, "--run", *parts]
+        if arguments.every:
+            command += ["--every", str(arguments.every)]
         print(f"== {tool}", flush=True)
-        if subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode:
+        start = time.monotonic()
+        if subprocess.run(command, check=False).returncode:
             failed.append(tool)
+        print(f"{tool}: {time.monotonic() - start:.0f} s", flush=True)
     print(f"failed: {', '.join(failed)}" if failed else "clean")
     return int(bool(failed))
 
 
+def build_parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    summary, _, details = __doc__.partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help=f"a tool: {', '.join(TOOLS)}; or a part: {', '.join((BLOCKS, *PARTS))}",
+    )
+    parser.add_argument(
+        "--every",
+        type=int,
+        metavar="N",
+        help="of the blocks every N-th combination instead of a sample; 1: all, which takes hours",
+    )
+    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def sorted_words(
+    words: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], list[str]]:
+    """Tools and parts that are named; where there are none of a kind, all of it."""
+    known = (*TOOLS, BLOCKS, *PARTS)
+    unknown = sorted(set(words) - set(known))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
+    named = {*words, *(SUITES if BLOCKS in words else ())}
+    tools = [tool for tool in TOOLS if tool in named]
+    parts = [part for part in PARTS if part in named]
+    return tools or list(TOOLS), parts or list(PARTS)
+
+
+def print_head(program: str) -> None:
+    """Date, command, device, and the version of the program that checks it."""
+    found = circumstances()
+    idle = found["idle"]
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    version = (answer.stdout.strip().splitlines() or ["version unknown"])[-1]
+    print(f"{found['date']}  {found['command']}")
+    print(f"{idle.get('name', 'a device')}, driver {idle.get('driver_version', 'unknown')}", end="")
+    print(f"; {Path(program).name}: {version}", flush=True)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

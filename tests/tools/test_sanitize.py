@@ -1,0 +1,96 @@
+import sys
+
+import pytest
+
+import sanitize
+from block_kernels import SUITES, Suite, WatchedSim
+
+
+def on_cpu(launched):
+    return WatchedSim("sm_80", launched)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("words", "tools", "parts"),
+    [
+        ([], sanitize.TOOLS, sanitize.PARTS),
+        (["racecheck"], ["racecheck"], sanitize.PARTS),
+        (["blocks"], sanitize.TOOLS, SUITES),
+        (["gemm", "synccheck", "memcheck"], ["memcheck", "synccheck"], ["gemm"]),
+        (["blocks", "attention"], sanitize.TOOLS, ["attention", *SUITES]),
+        (["warp_load", "memcheck"], ["memcheck"], ["warp_load"]),
+    ],
+)
+def test_words_are_tools_and_parts(words, tools, parts):
+    found = sanitize.sorted_words(words, sanitize.build_parser())
+    assert found == (list(tools), list(parts))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("words", [["memchek"], ["blocks", "--every", "0"]])
+def test_what_makes_no_sense_is_refused(words):
+    with pytest.raises(SystemExit) as stopped:
+        sanitize.main(words)
+    assert stopped.value.code == 2
+
+
+@pytest.mark.unit
+def test_a_sample_or_every_so_many():
+    suite = SUITES["accumulator_rows"]
+    ((_, sample),) = sanitize.chosen(["gemm", "accumulator_rows"], None)
+    ((_, tenth),) = sanitize.chosen(["accumulator_rows"], 10)
+    assert list(sample) == suite.sample()
+    assert tenth == suite.cases()[::10]
+
+
+@pytest.mark.kernel
+def test_a_block_is_run_and_its_launches_are_counted(capsys):
+    suite = SUITES["accumulator"]
+    assert not sanitize.run_suite(suite, suite.cases()[:4], on_cpu)
+    assert capsys.readouterr().out == "ok  accumulator: 4 cases, 4 launches\n"
+
+
+@pytest.mark.unit
+def test_a_wrong_result_is_told(capsys):
+    def check(place, case):
+        assert case != 2, "another one"
+
+    assert sanitize.run_suite(Suite("numbers", list, list, check), [1, 2, 3], on_cpu)
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "WRONG  numbers: 3 cases, 0 launches"
+    assert told[1].startswith("1 of 3 cases fail") and "another one" in told[3]
+
+
+@pytest.mark.unit
+def test_no_sanitizer(monkeypatch, capsys):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert sanitize.main([]) == 2
+    assert "not on the path" in capsys.readouterr().out
+
+
+class Sanitizer:
+    """In the place of compute-sanitizer: fails for one tool."""
+
+    def __init__(self):
+        self.commands = []
+
+    def run(self, command, **options):
+        self.commands.append(command)
+        self.stdout = "Version 1\n"
+        self.returncode = int("synccheck" in command)
+        return self
+
+
+@pytest.mark.unit
+def test_a_tool_that_fails_is_named(monkeypatch, capsys):
+    program = Sanitizer()
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("sanitize.devices", lambda: ["a device"])
+    monkeypatch.setattr("subprocess.run", program.run)
+    assert sanitize.main(["memcheck", "synccheck", "gemm"]) == 1
+    assert capsys.readouterr().out.endswith("failed: synccheck\n")
+    _, memcheck, synccheck = program.commands
+    assert memcheck[-4:] == [sys.executable, sanitize.__file__, "--run", "gemm"]
+    assert "--report-api-errors" in memcheck
+    assert "--report-api-errors" not in synccheck
