@@ -21,6 +21,8 @@ from cuevo.cache import Cache
 from cuevo.errors import AssemblerError, DeviceUnavailable
 from cuevo.template import RenderedKernel
 
+LOWEST_ARCH = 75
+"""Of those that nvJitLink 13 assembles for, as `Architecture.number` counts them."""
 _PTXAS_OPTIONS = ("-v", "--warn-on-spills")
 
 

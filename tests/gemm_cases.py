@@ -92,6 +92,9 @@ class GemmCase:
         return max(1, int(self.m * more))
 
 
+SMALL = GemmCase(20, 33, 40, c="f32", alpha=0.7, beta=-1.5, bias=True, out_layout="new", seed=3)
+
+
 # -- Layouts ---------------------------------------------------------------------------------------
 
 
@@ -270,6 +273,13 @@ def make(case: GemmCase) -> Arrays:
     if out is not None:
         before[...] = out.array
     return Arrays(inputs, out, before)
+
+
+def arguments(case: GemmCase) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays of a case, and how `cuevo.gemm` is called with them."""
+    arrays = make(case)
+    given = {key: x.array for key, x in arrays.call(case).items()}
+    return arrays, given | options(case)
 
 
 def problem_of(case: GemmCase, views: Mapping[str, ArrayView]) -> Problem:

@@ -9,27 +9,15 @@ import numpy as np
 import pytest
 from attention_cases import Case
 from attention_sweep import CASES, name
+from executors import Recorder
 
 import cuevo
 from cuevo import placement, reference
 from cuevo.arrays import array_from_pointer, view
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.sim import LoadedKernel, SimExecutor
-from cuevo.template import RenderedKernel
+from cuevo.sim import LoadedKernel
 
 kernel = pytest.mark.kernel
-
-
-class Recorder(SimExecutor):
-    """A CPU executor that remembers which kernels were asked for."""
-
-    def __init__(self, arch: str = "sm_80") -> None:
-        super().__init__(arch)
-        self.loaded: list[dict[str, Any]] = []
-
-    def load(self, kernel: RenderedKernel) -> Any:
-        self.loaded.append(dict(kernel.values))
-        return super().load(kernel)
 
 
 def arguments(case: Case) -> tuple[dict[str, cases.Strided], dict[str, Any]]:
@@ -145,7 +133,7 @@ def test_every_shape(case: Case, shape: forward.Shape) -> None:
     config = forward.Config(head_dim=case.head_dim, **tiling)
     out, lse = cuevo.attention(**call, return_lse=True, device=place, config=config)
     cases.check(case, out, lse, inputs)
-    (values,) = place.loaded
+    (values,) = place.values
     assert {field: values[field] for field in TILING} == tiling
     assert (values["dtype"], values["mask"], values["pair"]) == (case.dtype, case.mask, case.pair)
 
@@ -181,7 +169,7 @@ def test_settings_change_what_is_chosen(settings: dict[str, Any]) -> None:
     wanted = MEDIUM | settings
     out, lse = cuevo.attention(**call, return_lse=True, device=place, config=wanted)
     cases.check(WIDE, out, lse, inputs)
-    (values,) = place.loaded
+    (values,) = place.values
     assert {key: values[key] for key in wanted} == wanted
 
 
@@ -195,12 +183,12 @@ def test_a_kernel_that_spills_gets_more_registers(monkeypatch: pytest.MonkeyPatc
     inputs, call = arguments(WIDE)
     place = Recorder("sm_90")
     cases.check(WIDE, cuevo.attention(**call, device=place), None, inputs)
-    tried = [values["min_blocks"] for values in place.loaded]
+    tried = [values["min_blocks"] for values in place.values]
     assert tried == list(range(tried[0], 1, -1))
     assert len(tried) > 1
     place = Recorder("sm_90")
     cuevo.attention(**call, device=place, config={"min_blocks": 3})
-    assert [values["min_blocks"] for values in place.loaded] == [3]
+    assert [values["min_blocks"] for values in place.values] == [3]
 
 
 @kernel
@@ -214,7 +202,7 @@ def test_pair_bias_of_every_alignment(pair: str, pair_layout: str) -> None:
     place = Recorder()
     inputs, call = arguments(case)
     cases.check(case, cuevo.attention(**call, device=place), None, inputs)
-    (values,) = place.loaded
+    (values,) = place.values
     size = 4 if pair == "f32" else 2
     stated = size if pair_layout == "packed" else int(pair_layout.split()[1])
     assert values["pair_copy_bytes"] == max(stated, size)
@@ -227,7 +215,7 @@ def test_what_is_not_given_follows_from_the_problem() -> None:
     inputs, call = arguments(case)
     config = forward.Config(head_dim=128, dtype="bf16", mask="f32", pair="f32", block_queries=64)
     cases.check(case, cuevo.attention(**call, device=place, config=config), None, inputs)
-    (values,) = place.loaded
+    (values,) = place.values
     found = {key: values[key] for key in ("head_dim", "dtype", "mask", "pair", "block_queries")}
     assert found == dict(head_dim=16, dtype="f16", mask="bounds", pair="none", block_queries=64)
 
@@ -308,7 +296,7 @@ def test_an_address_that_is_less_aligned_gets_another_plan() -> None:
     moved[...] = call["pair_bias"]
     out = cuevo.attention(**call | {"pair_bias": moved}, device=place)
     cases.check(case, out, None, inputs)
-    assert [values["pair_copy_bytes"] for values in place.loaded] == [16, 4]
+    assert [values["pair_copy_bytes"] for values in place.values] == [16, 4]
 
 
 @kernel

@@ -1,9 +1,7 @@
 """cuevo.attention on a GPU: arrays of every library, streams, graphs, sizes for a GPU only."""
 
-import threading
-import timeit
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import attention_cases as cases
@@ -12,12 +10,19 @@ import numpy as np
 import pytest
 from attention_cases import Case, Strided
 from attention_sweep import CASES, name
-from cuda.bindings import driver as cuda
+from device_calls import (
+    STREAMS,
+    host_time,
+    moved,
+    overwrite,
+    results_of_threads,
+    tensors,
+    to_numpy,
+)
 
 import cuevo
 from cuevo import reference
-from cuevo.arrays import ArrayView, DeviceArray
-from cuevo.context import check
+from cuevo.arrays import DeviceArray
 from cuevo.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from workloads import FORWARD, Workload
@@ -32,23 +37,6 @@ def make(case: Case) -> tuple[dict[str, Strided], dict[str, np.ndarray]]:
     """The inputs of a case, and the arrays to call `cuevo.attention` with."""
     inputs = cases.make(case)
     return inputs, {key: x.array for key, x in inputs.items()}
-
-
-def moved(arrays: dict[str, np.ndarray], place: DriverExecutor) -> dict[str, ArrayView]:
-    """Copies on the device, ready for every stream."""
-    copies = {
-        key: place.copy_to_device(cuevo.arrays.view(x), place.stream) for key, x in arrays.items()
-    }
-    place.synchronize(place.stream)
-    return copies
-
-
-def overwrite(target: ArrayView, host: np.ndarray, place: DriverExecutor) -> None:
-    """New contents for a packed array on the device."""
-    packed = np.ascontiguousarray(host)
-    with place.context.current():
-        check(cuda.cuMemcpyHtoD(target.pointer, packed.ctypes.data, packed.nbytes), "copying")
-        check(cuda.cuCtxSynchronize(), "copying")
 
 
 # -- NumPy and addresses ---------------------------------------------------------------------------
@@ -125,26 +113,10 @@ def test_arrays_on_the_device_and_on_the_host(executor: DriverExecutor) -> None:
 
 def torch_tensors(torch: Any, case: Case) -> dict[str, Any]:
     """The inputs of a case as tensors; q, k and v lie heads first in memory."""
-    _, arrays = make(case)
-    tensors = {}
-    for key, x in arrays.items():
-        if x.dtype == ml_dtypes.bfloat16:
-            tensor = torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(torch.bfloat16)
-        else:
-            tensor = torch.from_numpy(np.ascontiguousarray(x))
-        tensor = tensor.cuda()
-        if key in ("q", "k", "v"):
-            tensor = tensor.transpose(2, 3).contiguous().transpose(2, 3)
-        tensors[key] = tensor
+    found = tensors(torch, make(case)[1])
+    for key in ("q", "k", "v"):
+        found[key] = found[key].transpose(2, 3).contiguous().transpose(2, 3)
     torch.cuda.synchronize()
-    return tensors
-
-
-def to_numpy(torch: Any, tensor: Any) -> np.ndarray:
-    host = tensor.contiguous().cpu()
-    if host.dtype == torch.bfloat16:
-        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    found: np.ndarray = host.numpy()
     return found
 
 
@@ -195,12 +167,6 @@ def test_torch_expanded_tensors(executor: DriverExecutor) -> None:
     exact, _ = reference.attention(**{key: to_numpy(torch, x) for key, x in call.items()})
     found = expanded.to_numpy().astype(np.float64)
     assert np.linalg.norm(found - exact) < cases.TOLERANCE["f16"] * np.linalg.norm(exact)
-
-
-STREAMS: dict[str, Callable[[Any], Any]] = {
-    "torch": lambda stream: stream,
-    "handle": lambda stream: stream.cuda_stream,
-}
 
 
 @pytest.mark.parametrize("how", [*STREAMS, "current"])
@@ -322,22 +288,10 @@ def test_threads_call_at_the_same_time(executor: DriverExecutor) -> None:
     arrays = [make(case)[1] for case in problems]
     expected = [cuevo.attention(**call, device="cuda:0") for call in arrays]
     copies = [moved(call, executor) for call in arrays]
-    streams = [executor.new_stream() for _ in problems]
-    found: dict[int, list[np.ndarray]] = {}
-
-    def work(index: int) -> None:
-        results = [cuevo.attention(**copies[index], stream=streams[index]) for _ in range(50)]
-        found[index] = [x.to_numpy() for x in results]
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, case in enumerate(problems):
-        assert len(found[index]) == 50
-        for out in found[index]:
-            cases.assert_same_bytes(case, "out", out, expected[index])
+    found = results_of_threads(cuevo.attention, copies, executor)
+    for case, results, right in zip(problems, found, expected, strict=True):
+        for out in results:
+            cases.assert_same_bytes(case, "out", out, right)
 
 
 # -- Sizes -----------------------------------------------------------------------------------------
@@ -460,7 +414,7 @@ def test_every_tiling_and_number_of_stages(
 def test_host_time_of_a_repeated_call(
     executor: DriverExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Printed, not judged; fewer calls than the queue of the device holds."""
+    """Printed, not judged."""
     case = replace(BOTH, rows=1, heads=1, queries=64, keys=64)
     inputs, arrays = make(case)
     calls: dict[str, dict[str, Any]] = {"addresses": dict(moved(arrays, executor))}
@@ -486,13 +440,8 @@ def test_host_time_of_a_repeated_call(
     for library, call in calls.items():
         out = cuevo.attention(**call)
         for variant, extra in (("new out", {}), ("out given", {"out": out})):
-            times = timeit.repeat(
-                lambda call=call, extra=extra: cuevo.attention(**call, **extra),
-                setup=executor.synchronize,
-                number=200,
-                repeat=20,
-            )
-            found[f"{library}, {variant}"] = f"{min(times) / 200 * 1e6:.2f} us"
+            again = partial(cuevo.attention, **call, **extra)
+            found[f"{library}, {variant}"] = host_time(again, executor)
         if library != "cupy":
             cases.check(case, out.to_numpy(), None, inputs)
     with capsys.disabled():

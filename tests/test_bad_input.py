@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from executors import Idle
 
 import cuevo
 from cuevo import devices, placement
@@ -39,13 +40,6 @@ from cuevo.template import RenderedKernel, render
 
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu
-
-
-class Idle(SimExecutor):
-    """A CPU executor that nobody may use."""
-
-    def load(self, kernel: RenderedKernel) -> Any:
-        raise AssertionError(f"{kernel.describe()} was loaded")
 
 
 def call(**changes: Any) -> dict[str, Any]:

@@ -1,24 +1,28 @@
 """cuevo.gemm on a GPU: every bit, arrays of every library, streams, graphs, large sizes."""
 
-import threading
-import timeit
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gemm_cases as cases
-import ml_dtypes
 import numpy as np
 import pytest
-from cuda.bindings import driver as cuda
+from device_calls import (
+    STREAMS,
+    host_time,
+    moved,
+    overwrite,
+    results_of_threads,
+    tensors,
+    to_numpy,
+)
 from gemm_cases import Arrays, GemmCase
 from gemm_sweep import CASES, name
 from guarded import DTYPES, OnDevice, assert_same_bytes, host_views
 
 import cuevo
 from cuevo import reference
-from cuevo.arrays import ArrayView, DeviceArray
-from cuevo.context import check
+from cuevo.arrays import DeviceArray
 from cuevo.driver import DriverExecutor
 from cuevo.kernels.gemm import Config
 from cuevo.placement import architecture_of
@@ -37,33 +41,12 @@ def make(
 
     `strict`: the device must be able to run the settings of the case.
     """
-    arrays = cases.make(case)
+    arrays, call = cases.arguments(case)
     views = host_views(arrays.call(case), readonly=False)
     config = cases.configuration(case, views, architecture_of(place))
     kept = all(getattr(config, key) == value for key, value in case.settings)
     assert kept or not strict, f"{case}: {config}"
-    given = {key: x.array for key, x in arrays.call(case).items()}
-    return arrays, given | cases.options(case) | {"config": config}
-
-
-def moved(call: dict[str, Any], place: DriverExecutor) -> dict[str, Any]:
-    """The call with copies of its arrays on the device, ready for every stream."""
-    copies = {
-        key: place.copy_to_device(cuevo.arrays.view(x), place.stream)
-        if isinstance(x, np.ndarray)
-        else x
-        for key, x in call.items()
-    }
-    place.synchronize(place.stream)
-    return copies
-
-
-def overwrite(target: ArrayView, host: np.ndarray, place: DriverExecutor) -> None:
-    """New contents for a packed array on the device."""
-    packed = np.ascontiguousarray(host)
-    with place.context.current():
-        check(cuda.cuMemcpyHtoD(target.pointer, packed.ctypes.data, packed.nbytes), "copying")
-        check(cuda.cuCtxSynchronize(), "copying")
+    return arrays, call | {"config": config}
 
 
 # -- Every bit -------------------------------------------------------------------------------------
@@ -155,28 +138,6 @@ def test_an_index_vector_on_the_host(executor: DriverExecutor) -> None:
 # -- Other libraries -------------------------------------------------------------------------------
 
 
-def tensor(torch: Any, x: np.ndarray) -> Any:
-    """A packed copy on the device."""
-    packed = np.ascontiguousarray(x)
-    if packed.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(packed.view(np.int16)).view(torch.bfloat16).cuda()
-    return torch.from_numpy(packed).cuda()
-
-
-def to_numpy(torch: Any, x: Any) -> np.ndarray:
-    host = x.contiguous().cpu()
-    if host.dtype == torch.bfloat16:
-        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    found: np.ndarray = host.numpy()
-    return found
-
-
-def tensors(torch: Any, call: dict[str, Any]) -> dict[str, Any]:
-    found = {key: tensor(torch, x) if isinstance(x, np.ndarray) else x for key, x in call.items()}
-    torch.cuda.synchronize()
-    return found
-
-
 @pytest.mark.parametrize(
     "case",
     [PLAIN, SPLIT, replace(PLAIN, dtype="f16", out_dtype="f32", batch=3, b_layout="shared")],
@@ -211,12 +172,6 @@ def test_torch_scatters_rows(executor: DriverExecutor) -> None:
     expected[rows] = a.float() @ b.float().T
     assert torch.allclose(out, expected, rtol=1e-3, atol=1e-3)
     assert (out.abs().sum(1) > 0).sum() == 100
-
-
-STREAMS: dict[str, Callable[[Any], Any]] = {
-    "torch": lambda stream: stream,
-    "handle": lambda stream: stream.cuda_stream,
-}
 
 
 @pytest.mark.parametrize("how", [*STREAMS, "current"])
@@ -324,22 +279,10 @@ def test_threads_call_at_the_same_time(executor: DriverExecutor) -> None:
     calls = [make(case, executor)[1] for case in problems]
     expected = [cuevo.gemm(**call, device="cuda:0") for call in calls]
     copies = [moved(call, executor) for call in calls]
-    streams = [executor.new_stream() for _ in problems]
-    found: dict[int, list[np.ndarray]] = {}
-
-    def work(index: int) -> None:
-        results = [cuevo.gemm(**copies[index], stream=streams[index]) for _ in range(50)]
-        found[index] = [x.to_numpy() for x in results]
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, case in enumerate(problems):
-        assert len(found[index]) == 50
-        for out in found[index]:
-            assert_same_bytes(case, "out", out, expected[index])
+    found = results_of_threads(cuevo.gemm, copies, executor)
+    for case, results, right in zip(problems, found, expected, strict=True):
+        for out in results:
+            assert_same_bytes(case, "out", out, right)
 
 
 # -- Sizes -----------------------------------------------------------------------------------------
@@ -410,7 +353,7 @@ def test_a_workspace_that_does_not_fit_into_memory(executor: DriverExecutor) -> 
 def test_host_time_of_a_repeated_call(
     executor: DriverExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Printed, not judged; fewer calls than the queue of the device holds."""
+    """Printed, not judged."""
     case = GemmCase(64, 64, 64, out_layout="new", seed=16)
     arrays, call = make(case, executor)
     call = {key: call[key] for key in ("a", "b")}
@@ -430,13 +373,8 @@ def test_host_time_of_a_repeated_call(
             ("out given", {"out": out}),
             ("two splits", {"config": {"splits": 2, "block_k": 32}}),
         ):
-            times = timeit.repeat(
-                lambda given=given, extra=extra: cuevo.gemm(**given, **extra),
-                setup=executor.synchronize,
-                number=200,
-                repeat=20,
-            )
-            found[f"{library}, {variant}"] = f"{min(times) / 200 * 1e6:.2f} us"
+            again = partial(cuevo.gemm, **given, **extra)
+            found[f"{library}, {variant}"] = host_time(again, executor)
         cases.check_near(case, out.to_numpy(), arrays)
     with capsys.disabled():
         print("\nhost time of gemm():", found)

@@ -8,6 +8,7 @@ import attention_cases as cases
 import numpy as np
 import pytest
 from attention_cases import Case
+from executors import Recorder
 
 import cuevo
 from cuevo.architectures import architecture
@@ -17,8 +18,6 @@ from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels.attention import Problem
 from cuevo.ladder import ENVIRONMENT, rung
-from cuevo.sim import SimExecutor
-from cuevo.template import RenderedKernel
 
 unit = pytest.mark.unit
 kernel = pytest.mark.kernel
@@ -30,18 +29,6 @@ SMALL = Case("f16", 16, 20, 33, rows=2, mask="bool", pair="f16", seed=3)
 @pytest.fixture(autouse=True)
 def nothing_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-
-
-class Recorder(SimExecutor):
-    """A CPU executor that remembers the kernels that it was asked for."""
-
-    def __init__(self, arch: str) -> None:
-        super().__init__(arch)
-        self.loaded: list[str] = []
-
-    def load(self, kernel: RenderedKernel) -> Any:
-        self.loaded.append(kernel.name)
-        return super().load(kernel)
 
 
 def call(place: Any, **options: Any) -> None:
@@ -139,7 +126,7 @@ def test_rungs_that_share_a_config_are_told_apart_by_what_it_says() -> None:
 def test_a_call_on_every_architecture(each: Any) -> None:
     place = Recorder(f"sm_{each.MINIMUM_ARCH}")
     call(place)
-    assert place.loaded == [each.NAME]
+    assert place.names == [each.NAME]
     call(place)
     call(f"sim:sm_{each.MINIMUM_ARCH}")
     assert len(place.loaded) == 1
@@ -154,7 +141,7 @@ def test_a_call_with_a_configuration_or_the_environment(
     call(place, config=each.Config(head_dim=16, block_queries=64))
     monkeypatch.setenv(ENVIRONMENT, f"sm_{each.MINIMUM_ARCH}")
     call(place, config={"block_queries": 64})
-    assert place.loaded == [each.NAME] * 2
+    assert place.names == [each.NAME] * 2
 
 
 @kernel
@@ -164,7 +151,7 @@ def test_the_ladder_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["cuevo.attention"], "rung", None)
     monkeypatch.setenv(ENVIRONMENT, "sm_70")
     call(place)
-    assert place.loaded == [sm75.NAME]
+    assert place.names == [sm75.NAME]
 
 
 @unit

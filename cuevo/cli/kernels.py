@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +93,8 @@ def add_commands(subparsers: Subparsers) -> None:
         action="append",
         type=architecture_name,
         metavar="SM",
-        help="sm_80, sm_90, ... (default: the kernel's lowest); may be given several times",
+        help="sm_80, sm_90, ... (default: the lowest that kernel and assembler know);"
+        " may be given several times",
     )
     assemble.add_argument("--output", type=Path, metavar="FILE", help="write the cubin to FILE")
     assemble.add_argument(
@@ -132,6 +133,12 @@ def kernel_module(name: str) -> Any:
     return modules[name]
 
 
+def kernel_defaults(module: Any) -> Mapping[str, object]:
+    """Fields of a kernel's Config that have another default than its class says."""
+    defaults: Mapping[str, object] = getattr(module, "DEFAULTS", {})
+    return defaults
+
+
 def render_kernel(
     module: Any, words: list[str], architectures: Sequence[str]
 ) -> tuple[Any, RenderedKernel]:
@@ -144,7 +151,7 @@ def render_kernel(
     from cuevo.architectures import architecture
     from cuevo.template import render
 
-    config = configuration(module.Config, split_settings(words))
+    config = configuration(module.Config, split_settings(words), kernel_defaults(module))
     for arch in architectures:
         reasons = module.violations(config, architecture(arch))
         if reasons:
@@ -160,7 +167,7 @@ def run_kernels(arguments: argparse.Namespace) -> int:
             "name": name,
             "summary": module.SUMMARY,
             "lowest_arch": lowest_architecture(module),
-            "parameters": describe_fields(module.Config),
+            "parameters": describe_fields(module.Config, kernel_defaults(module)),
         }
         for name, module in sorted(registry().items())
     ]
@@ -178,8 +185,9 @@ def run_kernels(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def lowest_architecture(module: Any) -> str:
-    return f"sm_{module.MINIMUM_ARCH}"
+def lowest_architecture(module: Any, least: int = 0) -> str:
+    """The lowest architecture that a kernel runs on, from sm_`least` on."""
+    return f"sm_{max(module.MINIMUM_ARCH, least)}"
 
 
 def run_render(arguments: argparse.Namespace) -> int:
@@ -207,10 +215,11 @@ def with_origins(rendered: RenderedKernel) -> str:
 
 
 def run_assemble(arguments: argparse.Namespace) -> int:
-    from cuevo.assemble import assemble
+    from cuevo.assemble import LOWEST_ARCH, assemble
 
     module = kernel_module(arguments.kernel)
-    architectures = list(dict.fromkeys(arguments.arch or [lowest_architecture(module)]))
+    default = lowest_architecture(module, LOWEST_ARCH)
+    architectures = list(dict.fromkeys(arguments.arch or [default]))
     if arguments.output and len(architectures) > 1:
         raise UsageError("--output takes one cubin: give --arch once.")
     config, rendered = render_kernel(module, arguments.settings, architectures)

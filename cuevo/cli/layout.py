@@ -29,6 +29,7 @@ examples:
   cuevo layout m8n8k4.acc:1x2 | less
   cuevo layout wgmma.m64n32.acc --output accumulators.svg
   cuevo layout swizzle:4
+  cuevo layout quads:4
   cuevo layout ldmatrix.trans --json | jq '.cells[] | select(.lane == 5)'
 
 Capitals in a listed name stand for numbers. In the grid of a fragment, 05:r1h is the high half of

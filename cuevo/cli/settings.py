@@ -17,6 +17,8 @@ from cuevo.cli.usage import UsageError, unknown
 
 T = TypeVar("T")
 
+_NO_DEFAULTS: Mapping[str, object] = types.MappingProxyType({})
+
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -34,18 +36,21 @@ def split_settings(words: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def configuration(config_type: type[T], settings: Mapping[str, str]) -> T:
+def configuration(
+    config_type: type[T], settings: Mapping[str, str], defaults: Mapping[str, object] = _NO_DEFAULTS
+) -> T:
     """A kernel's Config with the named fields read from text and the others at their defaults.
 
     Args:
         config_type: a dataclass.
         settings: field name to text.
+        defaults: field name to value, for fields that have another default than the dataclass says.
 
     Raises:
         UsageError: as `read_values`, or for a field without a default that no setting names.
         ValueError: whatever the dataclass itself refuses.
     """
-    values = read_values(config_type, settings)
+    values = {**defaults, **read_values(config_type, settings)}
     missing = [
         field.name
         for field in dataclasses.fields(_dataclass(config_type))
@@ -128,14 +133,20 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
-def describe_fields(config_type: type[Any]) -> list[dict[str, Any]]:
-    """Of each field of a Config: name, type in words, default or `required`, and its docstring."""
+def describe_fields(
+    config_type: type[Any], defaults: Mapping[str, object] = _NO_DEFAULTS
+) -> list[dict[str, Any]]:
+    """Of each field of a Config: name, type in words, default or `required`, and its docstring;
+    `defaults` as in `configuration`.
+    """
     kinds = typing.get_type_hints(config_type)
     meanings = field_docstrings(config_type)
     described = []
     for field in dataclasses.fields(_dataclass(config_type)):
         entry: dict[str, Any] = {"name": field.name, "type": describe_type(kinds[field.name])}
-        if is_required(field):
+        if field.name in defaults:
+            entry["default"] = defaults[field.name]
+        elif is_required(field):
             entry["required"] = True
         elif field.default is not dataclasses.MISSING:
             entry["default"] = field.default
@@ -145,14 +156,11 @@ def describe_fields(config_type: type[Any]) -> list[dict[str, Any]]:
 
 
 def field_docstrings(config_type: type[Any]) -> dict[str, str]:
-    """The string literals that follow the fields in the class's source; empty without a source."""
-    try:
-        source = textwrap.dedent(inspect.getsource(config_type))
-    except (OSError, TypeError):
-        return {}
-    (definition,) = ast.parse(source).body
+    """The string literals that follow the fields in the source of the class and of its bases;
+    empty without a source.
+    """
     found = {}
-    for field, text in itertools.pairwise(getattr(definition, "body", [])):
+    for field, text in itertools.chain(*map(_neighbours, reversed(config_type.__mro__))):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
@@ -162,6 +170,16 @@ def field_docstrings(config_type: type[Any]) -> dict[str, str]:
         ):
             found[field.target.id] = inspect.cleandoc(text.value.value)
     return found
+
+
+def _neighbours(python_class: type[Any]) -> Iterable[tuple[ast.stmt, ast.stmt]]:
+    """Every two statements that follow each other in the body of a class."""
+    try:
+        source = textwrap.dedent(inspect.getsource(python_class))
+    except (OSError, TypeError):
+        return []
+    (definition,) = ast.parse(source).body
+    return itertools.pairwise(getattr(definition, "body", []))
 
 
 def _choose(text: str, options: Mapping[str, Any], name: str) -> Any:

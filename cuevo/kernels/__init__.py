@@ -35,7 +35,7 @@ _REGISTRY = MappingProxyType(
 
 
 def registry() -> Mapping[str, ModuleType]:
-    """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``Config``, ``values`` and
-    ``violations``.
+    """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``MINIMUM_ARCH``, ``Config``,
+    ``values`` and ``violations``; and ``DEFAULTS``, where those of ``Config`` are no instance.
     """
     return _REGISTRY

@@ -1,15 +1,15 @@
 """What the rungs of attention below sm_80 share, the host half of
-``ptx/lib/evoformer_forward.ptx``: what follows from a configuration, and which of them are legal.
+``ptx/lib/evoformer_forward.ptx``: the configuration and what follows from it, which are legal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.blocks import Operand, ThreadblockMma
-from cuevo.kernels.attention import BIAS_BYTES, Problem, grid
+from cuevo.kernels.attention import BIAS_BYTES, Problem, check_types, grid
 from cuevo.layouts import M8N8K4, M16N8, Accumulator, SharedTile
 
 
@@ -64,24 +64,36 @@ def power_of_two(limit: int) -> int:
     return 1 << limit.bit_length() - 1
 
 
-class PipelinedTiling:
-    """What follows from the fields of a Config of a rung below sm_80."""
+@dataclass(frozen=True)
+class PipelinedConfig:
+    """One instance of a kernel below sm_80; its template is given the whole of it."""
 
     instruction: ClassVar[str]
     """The mma instruction: "m16n8k8" or "m8n8k4"."""
+
     head_dim: int
-    dtype: str
-    block_queries: int
-    block_keys: int
-    warp_queries: int
-    mask: str
-    pair: str
-    min_blocks: int
+    dtype: str = "f16"
+    """Type of q, k, v and out."""
+    block_queries: int = 64
+    """Queries of a threadblock: those of 1, 2, 4 or 8 warps."""
+    block_keys: int = 32
+    """Keys of a pipeline stage and of a softmax step: 32 or 64."""
+    warp_queries: int = 32
+    """Queries of a warp."""
+    mask: str = "f16"
+    """As in Problem, or "bounds": no mask, but keys may end within a tile."""
+    pair: str = "f16"
+    """As in Problem."""
+    min_blocks: int = 1
+    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     block_rows: ClassVar[int] = 1
     """Rows N of a threadblock."""
     pair_pass_rows: ClassVar[int] = 1
     """pair_bias is not copied."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     # -- Tiles -------------------------------------------------------------------------------------
 
@@ -237,8 +249,13 @@ class PipelinedTiling:
         return sum(map(self.read_count, operands + [self.output.a] * self.staged_p))
 
 
+def values(config: PipelinedConfig) -> dict[str, object]:
+    """The names that the template sees."""
+    return {"config": config}
+
+
 def violations(
-    c: PipelinedTiling, name: str, minimum: int, arch: Architecture, problem: Problem | None
+    c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
     """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
     later: the only statement of the constraints that the rungs below sm_80 share.
@@ -289,7 +306,27 @@ def violations(
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
 
 
-P = TypeVar("P", bound=Any)
+P = TypeVar("P", bound=PipelinedConfig)
+
+Shapes = Sequence[tuple[int, Sequence[tuple[int, int, int, int, float]]]]
+"""block_queries, block_keys, warp_queries, min_blocks and relative speed, by the largest head_dim
+that they are for.
+"""
+
+
+def candidates(config_type: type[P], shapes: Shapes, problem: Problem) -> Iterator[tuple[P, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    for queries, keys, warp, blocks, speed in next(
+        found for largest, found in shapes if problem.head_dim <= largest
+    ):
+        config = config_type(
+            problem.head_dim,
+            block_queries=queries,
+            block_keys=keys,
+            warp_queries=warp,
+            min_blocks=blocks,
+        )
+        yield adapt(config, problem), speed
 
 
 def adapt(config: P, problem: Problem) -> P:
@@ -299,15 +336,6 @@ def adapt(config: P, problem: Problem) -> P:
     mask = problem.mask
     if mask == "none" and problem.keys % config.block_keys:
         mask = "bounds"
-    adapted: P = replace(
+    return replace(
         config, head_dim=problem.head_dim, dtype=problem.dtype, mask=mask, pair=problem.pair
     )
-    return adapted
-
-
-def roomier(config: P) -> Iterator[P]:
-    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor.
-    """
-    for blocks in range(config.min_blocks, 0, -1):
-        yield replace(config, min_blocks=blocks)

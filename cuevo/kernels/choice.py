@@ -1,12 +1,14 @@
-"""How a kernel picks one of its configurations."""
+"""How a kernel picks one of its configurations, and what it offers where that one spills."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from cuevo.architectures import Architecture
 
 C = TypeVar("C", bound=Hashable)
 P = TypeVar("P")
+D = TypeVar("D", bound=Any)
 
 
 def cheapest(
@@ -40,3 +42,11 @@ def cheapest(
             "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
         )
     return best[1]
+
+
+def roomier(config: D) -> Iterator[D]:
+    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
+    multiprocessor.
+    """
+    for blocks in range(config.min_blocks, 0, -1):
+        yield replace(config, min_blocks=blocks)

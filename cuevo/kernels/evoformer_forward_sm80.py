@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import attention
+from cuevo.kernels import attention, choice
 from cuevo.kernels.attention import BIAS_BYTES, Problem, parameters
-from cuevo.kernels.choice import cheapest
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -333,15 +332,14 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)
+    return choice.cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)
 
 
 def roomier(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor, at last fewer queries to a warp.
     """
-    for blocks in range(config.min_blocks, 0, -1):
-        yield replace(config, min_blocks=blocks)
+    yield from choice.roomier(config)
     if config.m_tiles > 1:
         yield replace(config, m_tiles=1, min_blocks=1)
 

@@ -1,13 +1,15 @@
 """Host half of ``ptx/gemm_sm70.ptx``: what may be configured, what is chosen."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import gemm, gemm_choice
+from cuevo.kernels import gemm, gemm_choice, gemm_sm75
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, Shape, adapt, parameters, roomier, values
+from cuevo.kernels.gemm import Config, Problem, adapt, parameters, roomier, values
 
 __all__ = [
+    "DEFAULTS",
     "MINIMUM_ARCH",
     "NAME",
     "SUMMARY",
@@ -26,21 +28,8 @@ NAME = "gemm_sm70"
 SUMMARY = "matrix product of fp16: stages filled through registers, ld.shared, mma.sync.m8n8k4"
 MINIMUM_ARCH = 70
 INSTRUCTIONS = ("m8n8k4",)
-
-
-def _shape(*tiling: int, speed: float, min_blocks: int = 1) -> Shape:
-    block_m, block_n, block_k, warp_m, warp_n = tiling
-    return Shape(block_m, block_n, block_k, warp_m, warp_n, 2, speed, min_blocks, "m8n8k4")
-
-
-SHAPES = (
-    _shape(256, 128, 32, 64, 64, speed=1.00),
-    _shape(128, 256, 32, 64, 64, speed=1.00),
-    _shape(128, 128, 32, 64, 64, speed=0.95, min_blocks=2),
-    _shape(128, 64, 32, 64, 32, speed=0.80, min_blocks=2),
-    _shape(64, 128, 32, 32, 64, speed=0.80, min_blocks=2),
-    _shape(64, 64, 32, 32, 32, speed=0.60, min_blocks=4),
-)
+DEFAULTS = gemm_sm75.DEFAULTS | {"instruction": "m8n8k4"}
+SHAPES = tuple(replace(shape, instruction="m8n8k4") for shape in gemm_sm75.SHAPES)
 
 
 def violations(

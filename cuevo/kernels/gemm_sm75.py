@@ -8,6 +8,7 @@ from cuevo.kernels.choice import cheapest
 from cuevo.kernels.gemm import Config, Problem, Shape, adapt, parameters, roomier, values
 
 __all__ = [
+    "DEFAULTS",
     "MINIMUM_ARCH",
     "NAME",
     "SUMMARY",
@@ -26,6 +27,8 @@ NAME = "gemm_sm75"
 SUMMARY = "matrix product of fp16: stages filled through registers, ldmatrix, mma.sync.m16n8k8"
 MINIMUM_ARCH = 75
 INSTRUCTIONS = ("m16n8k8",)
+DEFAULTS = {"instruction": "m16n8k8", "stages": 2, "dtype": "f16", "out_dtype": "f16"}
+"""Of fields of Config whose own defaults this kernel cannot be."""
 
 
 def _shape(*tiling: int, speed: float, min_blocks: int = 1) -> Shape:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from cuevo import layouts
 from cuevo.layouts.accumulators import Accumulator
 from cuevo.layouts.fragments import Fragment
-from cuevo.layouts.pictures import Picture, fragment_picture, swizzle_picture
-from cuevo.layouts.swizzle import swizzle
+from cuevo.layouts.pictures import Picture, fragment_picture, tile_picture
+from cuevo.layouts.swizzle import SharedTile
 from cuevo.layouts.wgmma import wgmma_accumulator
 
 REGISTERS = 255
@@ -74,9 +74,11 @@ def _type(layout: Accumulator) -> str:
     return "fp16" if layout.packed else "fp32"
 
 
-def _swizzle(title: str, chunks: int) -> Picture:
-    swizzle(chunks)  # refuses what is no tile
-    return swizzle_picture(chunks, title)
+def _shared(form: str, kind: str, what: str) -> Entry:
+    def draw(title: str, chunks: int) -> Picture:
+        return tile_picture(SharedTile(chunks, kind), title)
+
+    return Entry(form, what, f"{SharedTile(1, kind).period} x CHUNKS", "", draw)
 
 
 _MK, _KN, _MN = ("m", "k"), ("k", "n"), ("m", "n")
@@ -106,7 +108,14 @@ ENTRIES = (
     _wgmma("wgmma.m64nN.acc.f16", layouts.WGMMA_F16),
     _one("ldmatrix", layouts.LDMATRIX, "an 8x8 matrix by ldmatrix", _ADDRESSED),
     _one("ldmatrix.trans", layouts.LDMATRIX_TRANS, "an 8x8 matrix by ldmatrix.trans", _ADDRESSED),
-    Entry("swizzle:CHUNKS", "rows of 16-byte chunks in shared memory", "8 x CHUNKS", "", _swizzle),
+    _shared("swizzle:CHUNKS", "swizzled", "rows of 16-byte chunks in shared memory"),
+    _shared("padded:CHUNKS", "padded", "rows of 16-byte chunks, one free after an even number"),
+    _shared("quads:CHUNKS", "quads", "rows of 16-byte chunks for mma.m8n8k4: A .row, B .col"),
+    _shared(
+        "quad-columns:CHUNKS",
+        "quad columns",
+        "rows of 16-byte chunks for mma.m8n8k4: A .col, B .row",
+    ),
 )
 
 

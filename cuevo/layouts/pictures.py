@@ -9,12 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuevo.layouts.fragments import Fragment
-from cuevo.layouts.swizzle import swizzled_chunk
-
-BANK_GROUPS = 8
-"""16-byte places side by side that shared memory serves at a time."""
-SWIZZLE_ROWS = 8
-"""Rows after which a swizzle repeats itself."""
+from cuevo.layouts.swizzle import BANK_GROUPS, SharedTile
 
 Run = tuple[str, str | None]
 """A piece of a line and the colour behind it."""
@@ -116,30 +111,32 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
     )
 
 
-def swizzle_picture(chunks: int, title: str) -> Picture:
-    """A swizzled tile: each row from the bank group on in which it begins.
+def tile_picture(tile: SharedTile, title: str) -> Picture:
+    """A tile in shared memory: each row from the bank group on in which it begins.
 
-    The places of a column are in the same group of banks, so that 8 equal chunks under 8 different
-    headings are read without a conflict.
+    The places of a column are in the same group of banks, so that 8 chunks under 8 different
+    headings are read without a conflict. What padding leaves free has no cell.
     """
     cells = []
-    for row in range(SWIZZLE_ROWS):
-        for chunk in range(chunks):
-            place = int(swizzled_chunk(row, chunk, chunks))
-            column = row * chunks % BANK_GROUPS + place
+    for row in range(tile.period):
+        begin = row * tile.pitch
+        for chunk in range(tile.chunks):
+            place = int(tile.place(row, chunk)) - begin
+            column = begin % BANK_GROUPS + place
             group = column % BANK_GROUPS
             facts = {"row": row, "chunk": chunk, "place": place, "bank_group": group}
             colour = lane_colour(chunk % 8 * 4 + chunk // 8 % 4)
             cells.append(Cell(row, column, str(chunk), str(chunk), colour, facts))
     extent = 1 + max(cell.column for cell in cells)
+    free = " and a free one" if tile.pitch > tile.chunks else ""
     return Picture(
         title=title,
         legend=(
-            f"{SWIZZLE_ROWS} rows of {chunks} places of 16 bytes (row down, bank group across); "
-            "the chunk that lies there"
+            f"{tile.period} rows of {tile.chunks} places of 16 bytes{free} "
+            "(row down, bank group across); the chunk that lies there"
         ),
         axes=("row", "bank group"),
-        rows=tuple(map(str, range(SWIZZLE_ROWS))),
+        rows=tuple(map(str, range(tile.period))),
         columns=tuple(str(column % BANK_GROUPS) for column in range(extent)),
         cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column))),
     )

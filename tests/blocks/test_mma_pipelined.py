@@ -1,15 +1,15 @@
 """lib/mma_pipelined.ptx: what lib/mma_multistage.ptx does, for architectures without cp.async."""
 
 from functools import cache, partial
-from typing import Any
 
 import pytest
+from blocks import test_mma_multistage as multistage
 from blocks.harness import check_all, on_cpu, parts
 from blocks.products import Product, check, drawn, sample, strangers
 
 from cuevo.driver import DriverExecutor
 
-TILINGS: dict[str, Any] = {
+TILINGS = multistage.TILINGS | {
     "stages": (2,),
     "tile": (
         (16, 16, 16, 16),
@@ -23,23 +23,12 @@ TILINGS: dict[str, Any] = {
         (32, 96, 32, 96),
         (128, 64, 64, 32),
     ),
-    "depth": (16, 32, 64, 96, 128),
-    "slices": (1, 2, 4),
     "instruction": ("m16n8k8", "m8n8k4"),
-    "a_transposed": (False, True),
-    "b_transposed": (False, True),
-    "layout": ("swizzled", "padded"),
 }
-"""m and n of the tile are those of the threadblock, then those of a warp."""
-DETAILS: dict[str, Any] = {
+DETAILS = multistage.DETAILS | {
     "bounds": ("zfill", "zfill, resident", "none", "none, resident"),
-    "whole_steps": (True, False),
     "types": (("f16", "f32"), ("f16", "f16")),
-    "cache_a": ("cg", "ca"),
-    "cache_b": ("cg", "ca"),
-    "access": ((16, 16), (16, 8), (8, 4), (4, 16), (2, 2), (16, 2)),
     "order": ("ab", "a b", "b a"),
-    "uses": (1, 2),
 }
 check_pipelined = partial(check, "mma_pipelined")
 

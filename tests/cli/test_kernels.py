@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from cuevo.assemble import assemble
+from cuevo.assemble import LOWEST_ARCH, assemble
 from cuevo.cli import main
+from cuevo.cli.kernels import render_kernel
 from cuevo.kernels import evoformer_forward_sm80, registry
 from cuevo.template import render
 
@@ -21,6 +22,12 @@ def rendered():
 
 
 SETTINGS = ["--set", "head_dim=16", "--set", "stages=2"]
+every_kernel = pytest.mark.parametrize("name", registry())
+
+
+def needed(name):
+    """The settings without which a kernel has no instance."""
+    return [] if name.startswith("gemm") else ["head_dim=32"]
 
 
 def test_kernels_lists_every_kernel_and_parameter(capsys):
@@ -41,6 +48,30 @@ def test_the_table_of_kernels_has_the_same(capsys):
         assert name in printed
         assert module.SUMMARY in printed
     assert "required" in printed
+
+
+@every_kernel
+def test_defaults_are_an_instance_of_the_kernel(name, capsys):
+    module = registry()[name]
+    config, rendered = render_kernel(module, needed(name), [f"sm_{module.MINIMUM_ARCH}"])
+    assert rendered.text.count(".visible .entry") == 1
+    assert main(["kernels", "--json"]) == 0
+    (listed,) = (x for x in json.loads(capsys.readouterr().out) if x["name"] == name)
+    for entry in listed["parameters"]:
+        if "required" not in entry:
+            assert entry["default"] == getattr(config, entry["name"])
+
+
+@pytest.mark.parametrize(
+    ("name", "instruction"), [("gemm_sm75", "m16n8k8"), ("gemm_sm70", "m8n8k4")]
+)
+def test_the_lower_rungs_have_defaults_of_their_own(name, instruction):
+    module = registry()[name]
+    config, _ = render_kernel(module, ["block_k=64"], [])
+    found = config.instruction, config.dtype, config.out_dtype, config.stages, config.block_k
+    assert found == (instruction, "f16", "f16", 2, 64)
+    config, _ = render_kernel(module, ["out_dtype=f32"], [])
+    assert config.out_dtype == "f32"
 
 
 def test_render_prints_what_is_assembled(capsys, rendered):
@@ -76,6 +107,21 @@ def test_assemble_reports_what_the_assembler_says(capsys, rendered):
         assert report["registers"] == cubin.resources.registers
         assert report["cubin_bytes"] == len(cubin.code)
         assert report["dynamic_shared"] > 0
+
+
+@every_kernel
+def test_the_default_architecture_is_one_that_the_assembler_knows(name, capsys):
+    settings = [word for setting in needed(name) for word in ("--set", setting)]
+    assert main(["assemble", name, *settings, "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["arch"] == f"sm_{max(LOWEST_ARCH, registry()[name].MINIMUM_ARCH)}"
+
+
+def test_an_architecture_that_the_assembler_does_not_know_is_refused(capsys):
+    assert main(["assemble", "gemm_sm70", "--arch", "sm_70"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "in gemm_sm70(" in captured.err and "for sm_70, by nvJitLink" in captured.err
 
 
 def test_the_table_has_a_column_for_each_architecture(capsys):

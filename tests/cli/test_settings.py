@@ -34,8 +34,17 @@ class Config:
             raise ValueError("head_dim must be a multiple of 8")
 
 
-def read(*words):
-    return configuration(Config, split_settings(words))
+@dataclasses.dataclass(frozen=True)
+class Narrower(Config):
+    stages: int = 2
+    """Always 2."""
+
+
+DEFAULTS = {"head_dim": 16, "ratio": 0.25}
+
+
+def read(*words, **options):
+    return configuration(Config, split_settings(words), **options)
 
 
 def test_every_type_is_read_from_text():
@@ -55,6 +64,16 @@ def test_every_type_is_read_from_text():
 def test_what_is_not_set_keeps_its_default():
     assert read("head_dim=8") == Config(8)
     assert read("head_dim=8", "limit=none", "lazy=0") == Config(8, limit=None, lazy=False)
+
+
+def test_defaults_may_be_others_than_those_of_the_dataclass():
+    assert read(defaults=DEFAULTS) == Config(16, ratio=0.25)
+    assert read("ratio=1", "stages=5", defaults=DEFAULTS) == Config(16, stages=5, ratio=1.0)
+    described = {entry["name"]: entry for entry in describe_fields(Config, DEFAULTS)}
+    assert described["head_dim"]["default"] == 16
+    assert "required" not in described["head_dim"]
+    assert described["ratio"]["default"] == 0.25
+    assert described["stages"]["default"] == 3
 
 
 @pytest.mark.parametrize(
@@ -104,3 +123,10 @@ def test_fields_are_described_by_type_default_and_docstring():
     assert described["mask"]["type"] == "none or bf16"
     assert described["mask"]["meaning"] == "Type of the mask."
     assert described["limit"]["type"] == "an integer or none"
+
+
+def test_fields_of_a_base_class_are_described_there():
+    described = {entry["name"]: entry for entry in describe_fields(Narrower)}
+    assert list(described) == [field.name for field in dataclasses.fields(Config)]
+    assert described["mask"]["meaning"] == "Type of the mask."
+    assert (described["stages"]["default"], described["stages"]["meaning"]) == (2, "Always 2.")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from cuevo import layouts
-from cuevo.layouts import Fragment, drawing, swizzled_chunk
+from cuevo.layouts import Fragment, SharedTile, drawing
 from cuevo.layouts.catalogue import ENTRIES, Entry, find_picture
-from cuevo.layouts.pictures import Picture, fragment_picture, lane_colour
+from cuevo.layouts.pictures import Picture, fragment_picture, lane_colour, tile_picture
+from cuevo.layouts.swizzle import KINDS
 
 pytestmark = pytest.mark.unit
 
@@ -115,19 +116,78 @@ def test_the_grid_of_a_swizzle() -> None:
     ]
 
 
+def test_the_grid_of_a_padded_tile() -> None:
+    legend = (
+        "8 rows of 4 places of 16 bytes and a free one (row down, bank group across); "
+        "the chunk that lies there"
+    )
+    assert printed(picture("padded:4")) == [
+        "padded:4: rows of 16-byte chunks, one free after an even number",
+        legend,
+        "",
+        "   0 1 2 3 4 5 6 7 0 1 2",
+        "0  0 1 2 3",
+        "1            0 1 2 3",
+        "2      0 1 2 3",
+        "3                0 1 2 3",
+        "4          0 1 2 3",
+        "5    0 1 2 3",
+        "6              0 1 2 3",
+        "7        0 1 2 3",
+    ]
+    assert "a free one" not in picture("padded:3").legend
+
+
+def test_the_grid_of_a_tile_for_quads() -> None:
+    assert printed(picture("quad-columns:8"))[3:] == [
+        "   0 1 2 3 4 5 6 7",
+        "0  0 1 2 3 4 5 6 7",
+        "1  2 3 0 1 6 7 4 5",
+        "2  4 5 6 7 0 1 2 3",
+        "3  6 7 4 5 2 3 0 1",
+    ]
+
+
+def test_every_kind_of_tile_has_a_name() -> None:
+    drawn = [picture(example(entry)).cells for entry in ENTRIES if "CHUNKS" in entry.form]
+    assert drawn == [
+        tile_picture(SharedTile(int(NUMBERS["CHUNKS"]), kind), "").cells for kind in KINDS
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunks", [*range(1, 17), 24, 32])
-def test_chunks_lie_under_the_bank_group_that_holds_them(chunks: int) -> None:
-    shown = picture(f"swizzle:{chunks}")
-    assert len(shown.cells) == 8 * chunks
-    groups: dict[int, set[str]] = {}
+def test_chunks_lie_under_the_bank_group_that_holds_them(chunks: int, kind: str) -> None:
+    tile = SharedTile(chunks, kind)
+    shown = tile_picture(tile, "")
+    assert len(shown.cells) == tile.period * chunks
     for cell in shown.cells:
         row, chunk = cell.facts["row"], cell.facts["chunk"]
-        address = row * chunks + swizzled_chunk(row, chunk, chunks)
+        address = tile.place(row, chunk)
         assert shown.columns[cell.column] == str(address % 8) == str(cell.facts["bank_group"])
-        assert cell.facts["place"] == address - row * chunks
+        assert cell.facts["place"] == address - row * tile.pitch
         assert (cell.label, cell.row) == (str(chunk), row)
-        groups.setdefault(chunk, set()).add(shown.columns[cell.column])
-    assert all(len(headings) == 8 for headings in groups.values())
+
+
+READ_TOGETHER = {
+    "swizzle": [[(row, 0) for row in range(8)]],
+    "padded": [[(row, 0) for row in range(8)]],
+    "quads": [[(first + row, 0) for row in (0, 1, 2, 3, 8, 9, 10, 11)] for first in (0, 4)],
+    "quad-columns": [[(row, chunk) for row in range(4) for chunk in (0, 1)]],
+}
+"""Rows and chunks, of each name, that are read at a time."""
+
+
+@pytest.mark.parametrize("chunks", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize("form", READ_TOGETHER)
+def test_what_is_read_together_lies_under_different_headings(form: str, chunks: int) -> None:
+    shown = picture(f"{form}:{chunks}")
+    headings = {
+        (cell.facts["row"], cell.facts["chunk"]): shown.columns[cell.column] for cell in shown.cells
+    }
+    for few in READ_TOGETHER[form]:
+        for first in range(0, chunks, 2):
+            assert len({headings[row, first + chunk] for row, chunk in few}) == 8
 
 
 def test_a_wide_grid_is_printed_in_parts() -> None:
@@ -167,6 +227,7 @@ def test_lanes_have_colours_of_their_own_that_black_is_read_on() -> None:
     ("name", "sentence"),
     [
         ("swizzle:0", "at least one 16-byte chunk; got 0"),
+        ("quads:0", "at least one 16-byte chunk; got 0"),
         ("wgmma.m64n12.acc", "from 8 to 256; got 12"),
         ("m16n8.acc:0x1", "at least one tile; got 0 by 1"),
         ("m16n8.acc:8x8", "at most 255 registers; this takes 256"),
@@ -177,12 +238,14 @@ def test_numbers_that_a_layout_has_not_are_refused(name: str, sentence: str) -> 
         find_picture(name)
 
 
-@pytest.mark.parametrize("name", ["", "m16n8", "m16n8.acc", "m16n8.acc:2", "swizzle:-1", "MxN"])
+@pytest.mark.parametrize(
+    "name", ["", "m16n8", "m16n8.acc", "m16n8.acc:2", "swizzle:-1", "quad columns:4", "MxN"]
+)
 def test_what_is_no_name_has_no_picture(name: str) -> None:
     assert find_picture(name) is None
 
 
-@pytest.mark.parametrize("name", ["ldmatrix", "m8n8k4.b.col", "swizzle:3"])
+@pytest.mark.parametrize("name", ["ldmatrix", "m8n8k4.b.col", "swizzle:3", "padded:4"])
 def test_an_svg_has_a_square_and_a_label_for_each_cell(name: str, tmp_path: Path) -> None:
     shown = picture(name)
     paths = tmp_path / "first.svg", tmp_path / "second.svg"
