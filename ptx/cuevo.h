@@ -76,6 +76,84 @@ void evoformer_forward_sm80(const evoformer_forward_params params);
 void evoformer_forward_sm75(const evoformer_forward_params params);
 void evoformer_forward_sm70(const evoformer_forward_params params);
 
+/* Gradients of the forward kernel's operands: of k and v and the mask, or of q and the pair bias. */
+typedef struct evoformer_backward_params {
+    const void *q;         /* as in the forward kernel */
+    const void *k;
+    const void *v;
+    const void *dout;      /* [B, N, Lq, H, D], like q */
+    const void *pair_bias; /* [B, 1, H, Lq, Lk], as in the forward kernel */
+    const float *stats;    /* [B, N, H, query_positions, 2], contiguous: what attention_delta makes */
+    const float *key_bias; /* [B, N, key_positions], contiguous: what key_bias makes; read only if the kernel has one */
+    void *first_grad;      /* dk [B, N, Lk, H, D] or dq [B, N, Lq, H, D], type of q, rows 16-byte aligned; null: not wanted */
+    void *second_grad;     /* dv, likewise */
+    float *mask_sums;      /* [B, N, H, key_positions], contiguous: dS summed over queries; or null */
+    float *pair_sums;      /* [chunks, B, H, query_positions, key_positions], contiguous: dS summed over a chunk's rows; or null */
+
+    int64_t q_stride_batch;
+    int64_t q_stride_row;
+    int64_t q_stride_query;
+    int64_t q_stride_head;
+    int64_t k_stride_batch;
+    int64_t k_stride_row;
+    int64_t k_stride_key;
+    int64_t k_stride_head;
+    int64_t v_stride_batch;
+    int64_t v_stride_row;
+    int64_t v_stride_key;
+    int64_t v_stride_head;
+    int64_t dout_stride_batch;
+    int64_t dout_stride_row;
+    int64_t dout_stride_query;
+    int64_t dout_stride_head;
+    int64_t pair_stride_batch;
+    int64_t pair_stride_head;
+    int64_t pair_stride_query;
+    int64_t first_grad_stride_batch;
+    int64_t first_grad_stride_row;
+    int64_t first_grad_stride_position;
+    int64_t first_grad_stride_head;
+    int64_t second_grad_stride_batch;
+    int64_t second_grad_stride_row;
+    int64_t second_grad_stride_position;
+    int64_t second_grad_stride_head;
+
+    /* What a thread's copies of the walked operands move on by: q and dout, or k and v. */
+    int64_t first_step_pass; /* stride of a position * positions copied at a time (Config.pass_rows) */
+    int64_t first_step_tile; /* the same * block_other */
+    int64_t second_step_pass;
+    int64_t second_step_tile;
+    int64_t pair_step_pass; /* pair_stride_query * queries copied at a time (Config.pair_pass_rows) */
+    int64_t pair_step_tile; /* pair_stride_query * block_other */
+
+    uint32_t batches;         /* B */
+    uint32_t rows;            /* N */
+    uint32_t heads;           /* H */
+    uint32_t queries;         /* Lq */
+    uint32_t keys;            /* Lk */
+    uint32_t query_positions; /* Lq rounded up to a multiple of 128 */
+    uint32_t key_positions;   /* Lk, likewise */
+    uint32_t own_tiles;       /* ceil(Lk or Lq / block_own) */
+    uint32_t row_groups;      /* ceil(N / block_rows) */
+    uint32_t groups;          /* groups of a chunk, which one threadblock takes one after the other */
+    uint32_t chunks;          /* ceil(row_groups / groups) */
+
+    /* Multipliers and shifts that divide by heads, own_tiles and chunks (lib/divide.ptx). */
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t own_tiles_magic;
+    uint32_t own_tiles_shift;
+    uint32_t chunks_magic;
+    uint32_t chunks_shift;
+
+    float score_scale;     /* |scale| * log2(e) */
+    float bias_scale;      /* 1 / |scale| */
+    float gradient_scale;  /* scale */
+    uint32_t q_multiplier; /* two 16-bit floats, both sign(scale) (or 0 where scale is 0) */
+} evoformer_backward_params;
+
+void evoformer_backward_sm80(const evoformer_backward_params params);
+
 /* scores = q . k^T, the raw fp32 accumulators of the QK product, for inspection and bit-exact comparison. */
 typedef struct attention_scores_params {
     const void *q; /* [B, Lq, D], 16-bit floats, rows of D contiguous and 16-byte aligned */

@@ -84,6 +84,22 @@ _NEGLIGIBLE_SCALE = 2.0**-64
 _ONES = {"f16": 0x3C00, "bf16": 0x3F80}
 
 
+def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
+    """What the scale is to the kernels for sm_80, which divide the biases by |scale| and give the
+    sign to q. A scale below 2^-64 in magnitude is taken as 0: it would need biases that fp32 does
+    not have.
+    """
+    magnitude = abs(scale)
+    sign = _ONES[dtype] | (0x8000 if scale < 0 else 0)
+    if magnitude < _NEGLIGIBLE_SCALE:
+        magnitude, sign = 1.0, 0
+    return {
+        "score_scale": magnitude * log2(e),
+        "bias_scale": 1.0 / magnitude,
+        "q_multiplier": sign << 16 | sign,
+    }
+
+
 def parameters(
     config: Tiling,
     *,
@@ -96,16 +112,8 @@ def parameters(
     pair_bias: ArrayView | None = None,
     lse: ArrayView | None = None,
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``.
-
-    The kernel for sm_80 divides the biases by |scale| and gives the sign to q. A scale below 2^-64
-    in magnitude is taken as 0: it would need biases that fp32 does not have.
-    """
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
     _, rows, queries, heads, _ = q.shape
-    magnitude = abs(scale)
-    sign = _ONES[config.dtype] | (0x8000 if scale < 0 else 0)
-    if magnitude < _NEGLIGIBLE_SCALE:
-        magnitude, sign = 1.0, 0
     values: dict[str, int | float] = {
         "q": q.pointer,
         "k": k.pointer,
@@ -130,9 +138,7 @@ def parameters(
         "keys": k.shape[2],
         "query_tiles": ceil(queries / config.block_queries),
         "row_groups": ceil(rows / config.block_rows),
-        "score_scale": magnitude * log2(e),
-        "bias_scale": 1.0 / magnitude,
-        "q_multiplier": sign << 16 | sign,
+        **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
     values["mask_step_tile"] = values["mask_stride_key"] * config.block_keys

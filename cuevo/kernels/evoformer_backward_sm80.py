@@ -1,0 +1,498 @@
+"""Host half of ``ptx/evoformer_backward_sm80.ptx``: what may be configured, what is chosen, how it
+is launched.
+
+A launch works on one side of the scores: "keys" gives dk, dv and the gradient of the mask,
+"queries" dq and that of the pair bias.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from math import ceil, sqrt
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.division import magic
+from cuevo.kernels import attention, choice
+from cuevo.kernels.attention import BIAS_BYTES
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "POSITIONS",
+    "SUMMARY",
+    "Config",
+    "Problem",
+    "adapt",
+    "candidates",
+    "choose",
+    "parameters",
+    "positions",
+    "roomier",
+    "values",
+    "violations",
+]
+
+NAME = "evoformer_backward_sm80"
+SUMMARY = "Evoformer attention, backward: one side of the scores, cp.async stages, mma.sync.m16n8k16"
+MINIMUM_ARCH = 80
+POSITIONS = 128
+"""What arrays that only kernels see are padded to along queries and keys."""
+
+
+def positions(extent: int) -> int:
+    """Queries or keys of a padded array."""
+    return ceil(extent / POSITIONS) * POSITIONS
+
+
+@dataclass(frozen=True)
+class Problem(attention.Problem):
+    """One side of a backward pass, and what is wanted of it."""
+
+    side: str = "keys"
+    """ "keys" or "queries"."""
+    first: bool = True
+    """The gradient of k, or of q."""
+    second: bool = False
+    """The gradient of v; keys only."""
+    sums: bool = False
+    """The gradient of the mask, or of the pair bias."""
+
+    @property
+    def own(self) -> int:
+        """Positions of the side that threadblocks own."""
+        return self.keys if self.side == "keys" else self.queries
+
+    @property
+    def other(self) -> int:
+        """Positions that they walk."""
+        return self.queries if self.side == "keys" else self.keys
+
+
+@dataclass(frozen=True)
+class Config:
+    """One instance of the kernel; the template is given the whole of it."""
+
+    head_dim: int
+    dtype: str = "bf16"
+    side: str = "keys"
+    """What a threadblock owns: "keys" or "queries"."""
+    block_rows: int = 1
+    """Rows N of a threadblock: they share the pair-bias tile."""
+    warp_rows: int = 1
+    """Rows N of a warp, one after the other."""
+    block_own: int = 64
+    """Positions that a threadblock owns."""
+    block_other: int = 32
+    """Positions of a pipeline stage."""
+    chunk_other: int = 32
+    """Positions of one step."""
+    m_tiles: int = 2
+    """16-position tiles of a warp."""
+    stages: int = 3
+    """Shared-memory stages of what is walked."""
+    own_in_registers: bool = False
+    """Keep the fragments of the owned operands in registers, or read them for each step."""
+    mask: bool = False
+    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
+    pair: str = "none"
+    """Type of pair_bias: none, f16, bf16 or f32."""
+    pair_copy_bytes: int = 16
+    """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
+    first: bool = True
+    """The gradient of k, or of q, is wanted."""
+    second: bool = False
+    """The gradient of v is wanted; keys only."""
+    sums: bool = False
+    """The sums of dS over queries (keys), or over rows N (queries), are wanted."""
+    min_blocks: int = 1
+    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
+
+    def __post_init__(self) -> None:
+        attention.check_types(self)
+
+    @property
+    def chunks(self) -> int:
+        """16-byte chunks in a row of an operand."""
+        return self.head_dim // 8
+
+    @property
+    def row_threads(self) -> int:
+        """Threads that work on the same rows N."""
+        return 32 * (self.block_own // (16 * self.m_tiles))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block_rows // self.warp_rows * self.row_threads
+
+    @property
+    def pass_rows(self) -> int:
+        """Positions that the threads of the same rows N copy at a time: a multiple of 8, which
+        keeps a thread's swizzle.
+        """
+        return self.row_threads // self.chunks // 8 * 8
+
+    @property
+    def pair_size(self) -> int:
+        """Bytes of an element of pair_bias."""
+        return BIAS_BYTES[self.pair]
+
+    @property
+    def pair_keys(self) -> int:
+        """Keys of a pair tile."""
+        return self.block_own if self.side == "keys" else self.block_other
+
+    @property
+    def pair_pass_rows(self) -> int:
+        """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are
+        narrower than 16 bytes.
+        """
+        if self.pair == "none" or self.pair_copy_bytes < 16:
+            return 1
+        return self.threads // (self.pair_keys * self.pair_size // 16) // 8 * 8
+
+    @property
+    def value_bytes(self) -> int:
+        """Of what a walked position has beside its operands: the statistics of a query, the bias of
+        a key.
+        """
+        return 8 if self.side == "keys" else 4 if self.mask else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory: what is owned, and the stages of what is walked."""
+        row = 2 * 2 * self.head_dim
+        own = self.block_rows * self.block_own * (row + (8 if self.side == "queries" else 0))
+        other = self.block_rows * self.block_other * (row + self.value_bytes)
+        return own + self.stages * (other + self.block_own * self.block_other * self.pair_size)
+
+    def row_groups(self, problem: Problem) -> int:
+        """Groups of `block_rows` rows N."""
+        return ceil(problem.rows / self.block_rows)
+
+    def groups(self, problem: Problem, arch: Architecture) -> int:
+        """Groups that a threadblock takes one after the other, to sum over their rows: as few as
+        fill the device, but no more chunks than `most_chunks`.
+        """
+        row_groups = self.row_groups(problem)
+        if self.side == "keys" or not self.sums:
+            return 1
+        others = ceil(problem.own / self.block_own) * problem.heads * problem.batch
+        wanted = ceil(_WAVES * arch.multiprocessors * self.min_blocks / others)
+        return ceil(row_groups / min(wanted, row_groups, most_chunks(problem)))
+
+    def chunks_of(self, problem: Problem, groups: int) -> int:
+        """Chunks of `groups` groups, each with sums of its own."""
+        return ceil(self.row_groups(problem) / groups)
+
+    def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
+        """Threadblocks of a launch, all in x: owned tiles fastest, then heads, then chunks of rows,
+        then batches.
+        """
+        tiles = ceil(problem.own / self.block_own)
+        return (tiles * problem.heads * self.chunks_of(problem, groups) * problem.batch, 1, 1)
+
+
+_WAVES = 2
+"""Waves of threadblocks that the chunks of rows are cut for."""
+
+
+def most_chunks(problem: Problem) -> int:
+    """Chunks whose sums together are at most as large as q, and at least 2."""
+    sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+    q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
+    return max(2, q // sums)
+
+
+def values(config: Config) -> dict[str, object]:
+    """The names that the template sees."""
+    return {"config": config}
+
+
+def violations(
+    config: Config, arch: Architecture, problem: Problem | None = None
+) -> tuple[str, ...]:
+    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement
+    of the constraints.
+    """
+    return tuple(_violations(config, arch, problem))
+
+
+def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    if arch.number < MINIMUM_ARCH:
+        yield f"cp.async and mma.m16n8k16 need sm_{MINIMUM_ARCH}; this is {arch.name}"
+    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
+        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+        return
+    if c.dtype not in ("f16", "bf16"):
+        yield f"dtype must be f16 or bf16, not {c.dtype!r}"
+    if c.side not in ("keys", "queries"):
+        yield f"side must be keys or queries, not {c.side!r}"
+        return
+    if c.pair not in ("none", "f16", "bf16", "f32"):
+        yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
+        return
+    if not (c.first or c.second or c.sums) or (c.second and c.side == "queries"):
+        yield "a side gives first or sums, the keys second too, and at least one of them"
+    if c.m_tiles not in (1, 2) or c.block_own not in (32, 64, 128):
+        yield (
+            "a warp owns 16 or 32 positions (m_tiles 1 or 2), a block 32, 64 or 128; got "
+            f"{16 * c.m_tiles}, {c.block_own}"
+        )
+        return
+    if c.block_other not in (32, 64, 128):
+        yield f"block_other must be 32, 64 or 128, not {c.block_other}"
+        return
+    step = 32 if c.chunks % 2 else 16
+    if c.chunk_other < step or c.chunk_other % step or c.block_other % c.chunk_other:
+        yield f"chunk_other must be a multiple of {step} that divides block_other"
+    if c.warp_rows < 1 or c.block_rows < 1 or c.block_rows % c.warp_rows:
+        yield f"block_rows = {c.block_rows} is no multiple of warp_rows = {c.warp_rows}"
+        return
+    if c.warp_rows > 1 and (c.side == "keys" or c.own_in_registers):
+        yield "warp_rows > 1 is for queries, whose operands are then read from shared memory"
+    if c.side == "queries" and c.sums and c.block_rows != c.warp_rows:
+        yield "sums over rows are a warp's own: block_rows must be warp_rows"
+    if not 32 <= c.threads <= 1024:
+        yield f"{c.threads} threads; a threadblock has 32 to 1024"
+        return
+    if not 2 <= c.stages <= 6:
+        yield f"stages must be 2 to 6, not {c.stages}"
+    if c.row_threads < 8 * c.chunks:
+        yield (
+            f"{c.row_threads} threads copy fewer than the 8 rows of {c.chunks} chunks that "
+            "keep a thread's swizzle constant"
+        )
+    if c.row_threads < c.block_other * c.value_bytes // 16:
+        yield f"{c.row_threads} threads are too few for the values of {c.block_other} positions"
+    if c.pair != "none":
+        if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < c.pair_size:
+            yield (
+                "pair_copy_bytes must be 16, 8, 4 or 2, and at least one element; got "
+                f"{c.pair_copy_bytes}"
+            )
+        elif c.pair_copy_bytes == 16 and c.threads < 8 * (c.pair_keys * c.pair_size // 16):
+            yield (
+                f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
+                "thread's swizzle constant"
+            )
+    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
+        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
+    if c.shared_bytes > arch.shared_per_block:
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
+    if problem is not None:
+        yield from _misfits(c, problem)
+
+
+def _misfits(c: Config, problem: Problem) -> Iterator[str]:
+    for name in ("head_dim", "dtype", "side", "pair", "first", "second", "sums"):
+        if getattr(c, name) != getattr(problem, name):
+            yield f"is an instance for another {name}: {getattr(c, name)}"
+    if _needs_mask(c, problem) and not c.mask:
+        yield "needs mask: there is one, or keys end within a tile that is walked"
+    if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
+        yield (
+            f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
+            f"{problem.pair_alignment}"
+        )
+
+
+def _needs_mask(c: Config, problem: Problem) -> bool:
+    return problem.mask != "none" or (
+        c.side == "queries" and problem.keys % c.block_other != 0
+    )
+
+
+# -- The parameter block ---------------------------------------------------------------------------
+
+
+def parameters(
+    config: Config,
+    problem: Problem,
+    groups: int,
+    *,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    dout: ArrayView,
+    scale: float,
+    pair_bias: ArrayView | None = None,
+    stats: ArrayView | None = None,
+    key_bias: ArrayView | None = None,
+    first_grad: ArrayView | None = None,
+    second_grad: ArrayView | None = None,
+    mask_sums: ArrayView | None = None,
+    pair_sums: ArrayView | None = None,
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+
+    def address(x: ArrayView | None) -> int:
+        return 0 if x is None else x.pointer
+
+    found: dict[str, int | float] = {
+        "q": q.pointer,
+        "k": k.pointer,
+        "v": v.pointer,
+        "dout": dout.pointer,
+        "pair_bias": address(pair_bias),
+        "stats": address(stats),
+        "key_bias": address(key_bias),
+        "first_grad": address(first_grad),
+        "second_grad": address(second_grad),
+        "mask_sums": address(mask_sums),
+        "pair_sums": address(pair_sums),
+        "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
+        "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
+        "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
+        "batches": problem.batch,
+        "rows": problem.rows,
+        "heads": problem.heads,
+        "queries": problem.queries,
+        "keys": problem.keys,
+        "query_positions": positions(problem.queries),
+        "key_positions": positions(problem.keys),
+        "own_tiles": ceil(problem.own / config.block_own),
+        "row_groups": config.row_groups(problem),
+        "groups": groups,
+        "chunks": config.chunks_of(problem, groups),
+        "gradient_scale": scale,
+        **attention.scale_fields(scale, config.dtype),
+    }
+    for name, array, axis in (
+        ("q", q, "query"),
+        ("k", k, "key"),
+        ("v", v, "key"),
+        ("dout", dout, "query"),
+        ("first_grad", first_grad, "position"),
+        ("second_grad", second_grad, "position"),
+    ):
+        for index, label in enumerate(("batch", "row", axis, "head")):
+            found[f"{name}_stride_{label}"] = array.strides[index] if array else 0
+    walked = (q, dout) if config.side == "keys" else (k, v)
+    for name, array in zip(("first", "second"), walked, strict=True):
+        found[f"{name}_step_pass"] = array.strides[2] * config.pass_rows
+        found[f"{name}_step_tile"] = array.strides[2] * config.block_other
+    found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
+    found["pair_step_tile"] = found["pair_stride_query"] * config.block_other
+    for name in ("heads", "own_tiles", "chunks"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    return found
+
+
+# -- The choice ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A candidate tiling, with the relative rate of scores that it reaches when it fills the
+    device.
+    """
+
+    block_rows: int
+    warp_rows: int
+    block_own: int
+    block_other: int
+    chunk_other: int
+    stages: int
+    min_blocks: int
+    own_in_registers: bool
+    speed: float
+    m_tiles: int = 2
+
+    def config(self, problem: Problem) -> Config:
+        """The instance with this tiling that serves `problem`."""
+        tiling = {field.name: getattr(self, field.name) for field in fields(self)}
+        del tiling["speed"]
+        return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
+
+
+#: Tilings by the largest head_dim that they are for.
+KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
+    (
+        32,
+        (
+            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.00),
+            Shape(1, 1, 64, 32, 32, 3, 4, False, 0.90),
+        ),
+    ),
+    (
+        64,
+        (
+            Shape(1, 1, 128, 32, 32, 2, 1, False, 1.00, m_tiles=1),
+            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.90, m_tiles=1),
+        ),
+    ),
+    (128, (Shape(1, 1, 64, 32, 32, 2, 1, False, 1.00, m_tiles=1),)),
+)
+QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
+    (
+        32,
+        (
+            Shape(2, 2, 128, 32, 32, 3, 2, False, 1.00),
+            Shape(1, 1, 64, 32, 32, 3, 4, False, 0.70),
+        ),
+    ),
+    (
+        64,
+        (
+            Shape(1, 1, 128, 32, 32, 2, 1, False, 1.00, m_tiles=1),
+            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.90, m_tiles=1),
+        ),
+    ),
+    (128, (Shape(1, 1, 64, 32, 32, 2, 1, False, 1.00, m_tiles=1),)),
+)
+
+
+def shapes(problem: Problem) -> tuple[Shape, ...]:
+    """The candidate tilings for a problem."""
+    offered = KEYS if problem.side == "keys" else QUERIES
+    return next(found for largest, found in offered if problem.head_dim <= largest)
+
+
+def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    for shape in shapes(problem):
+        yield shape.config(problem), shape.speed
+
+
+def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
+    rate, as for the forward pass.
+    """
+    groups = config.groups(problem, arch)
+    walked = ceil(problem.other / config.block_other) * config.block_other
+    scores = groups * config.block_rows * config.block_own * walked
+    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    resident = max(1, min(config.min_blocks, fitting))
+    waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
+    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return blocks * scores / speed
+
+
+def choose(problem: Problem, arch: Architecture) -> Config:
+    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
+    return choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
+
+
+def roomier(config: Config) -> Iterator[Config]:
+    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
+    multiprocessor, at last fewer positions to a warp.
+    """
+    yield from choice.roomier(config)
+    if config.m_tiles > 1:
+        yield replace(config, m_tiles=1, min_blocks=1)
+
+
+def adapt(config: Config, problem: Problem) -> Config:
+    """`config` with the fields that follow from the problem set to fit it."""
+    follows = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
+    chosen = replace(config, **{name: getattr(problem, name) for name in follows})
+    copied = min(config.pair_copy_bytes, problem.pair_alignment)
+    return replace(
+        chosen,
+        mask=_needs_mask(chosen, problem),
+        pair_copy_bytes=copied if problem.pair != "none" else 16,
+    )
