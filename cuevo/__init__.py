@@ -4,8 +4,15 @@ on a CPU executor.
 
 from cuevo.arrays import array_from_pointer
 from cuevo.attention import attention
+from cuevo.attention_backward import attention_backward, attention_backward_workspace
 from cuevo.gemm import gemm
 
-__all__ = ["array_from_pointer", "attention", "gemm"]
+__all__ = [
+    "array_from_pointer",
+    "attention",
+    "attention_backward",
+    "attention_backward_workspace",
+    "gemm",
+]
 
 __version__ = "0.1.0"

@@ -60,12 +60,6 @@ class Cubin:
     log: str
 
 
-_ATTEMPTS = 3
-"""nvJitLink 13.0 has been seen to succeed with an empty log, four times in some ten thousand with a
-dozen processes at work; asked again, it reports.
-"""
-
-
 def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.default) -> Cubin:
     """Assemble `kernel` for `arch` (``"sm_80"``, ``"sm_90a"``), or take it from `cache`, if any.
 
@@ -78,10 +72,7 @@ def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.
     key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *_PTXAS_OPTIONS))
     if cache is not None and (entry := cache.get(key)) is not None:
         return _from_bytes(entry)
-    for _ in range(_ATTEMPTS):
-        code, log = _link(kernel, arch, assembler)
-        if log:
-            break
+    code, log = _link(kernel, arch, assembler)
     resources = _read_resources(kernel, log, code)
     cubin = Cubin(kernel.name, arch, code, resources, assembler.name, log)
     if cache is not None:
@@ -132,6 +123,8 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
             Device().set_current()
     else:
         options.ptxas_options = list(_PTXAS_OPTIONS)
+        # What its own cache has, it does not report on.
+        options.no_cache = True
     module = ObjectCode.from_ptx(kernel.text.encode(), name=f"{kernel.name}.ptx")
     linker = None
     try:

@@ -8,10 +8,10 @@ import numbers
 
 import numpy as np
 
-from cuevo.arrays import BFLOAT16, ArrayView
+from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
 from cuevo.kernels.attention import Problem
 
-__all__ = ["check_scale", "state_problem"]
+__all__ = ["check_backward", "check_scale", "state_problem"]
 
 _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
@@ -24,6 +24,8 @@ _AXES = {
     "k": ("B", "N", "Lk", "H", "D"),
     "v": ("B", "N", "Lk", "H", "D"),
     "out": ("B", "N", "Lq", "H", "D"),
+    "dout": ("B", "N", "Lq", "H", "D"),
+    "lse": ("B", "N", "H", "Lq"),
     "mask_bias": ("B", "N", "1", "1", "Lk"),
     "pair_bias": ("B", "1", "H", "Lq", "Lk"),
 }
@@ -77,6 +79,25 @@ def state_problem(
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
         pair_alignment=16 if pair_bias is None else _pair_alignment(pair_bias),
     )
+
+
+def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView) -> None:
+    """That these are what a backward pass for queries `q` takes beside the operands of the forward
+    pass; ValueError or TypeError where they are not.
+    """
+    batch, rows, queries, heads, head_dim = q.shape
+    extents = {"B": batch, "N": rows, "Lq": queries, "H": heads, "D": head_dim}
+    for name, operand in (("dout", dout), ("out", out), ("lse", lse)):
+        _check_shape(name, operand, extents)
+    for name, operand in (("dout", dout), ("out", out)):
+        if operand.dtype != q.dtype:
+            raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
+        if 0 not in operand.shape:
+            _check_rows(name, operand)
+    if lse.dtype != np.float32:
+        raise TypeError(f"lse: expected float32; got {lse.dtype}")
+    if 0 not in lse.shape and lse.strides != contiguous_strides(lse.shape, 4):
+        raise ValueError(f"lse: has to be contiguous; its strides are {lse.strides}")
 
 
 def check_scale(scale: float | None, head_dim: int) -> float:

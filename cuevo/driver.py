@@ -8,8 +8,8 @@ imports torch, and a thread's current context is left as it was found.
 import math
 import operator
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -228,6 +228,20 @@ class DriverExecutor:
         finally:
             if entered:
                 self.context.leave()
+
+    @contextmanager
+    def scratch(self, nbytes: int, stream: int, purpose: str) -> Iterator[int]:
+        """Address of memory for the work that the ``with`` block queues on `stream`, a handle.
+
+        It is taken and given back in the order of the stream: under a graph capture, by the graph.
+        """
+        doing = f"allocating {nbytes:,} bytes on {self.name} for {purpose}"
+        with self.context.current():
+            address = int(check(cuda.cuMemAllocAsync(nbytes, stream), doing))
+            try:
+                yield address
+            finally:
+                check(cuda.cuMemFreeAsync(address, stream), doing)
 
     def _allocate_outside_of_capture(self, nbytes: int) -> Buffer:
         with relaxed_capture(f"allocating {nbytes} bytes on {self.name} during a graph capture"):

@@ -384,16 +384,9 @@ def _workspace(
 ) -> Iterator[tuple[int, int]]:
     """Addresses of as many floats, and of counters that are 0, for the work that the ``with`` block
     queues on `stream`.
-
-    Memory is taken and given back in the order of the stream: under a graph capture, by the graph.
     """
-    nbytes = 4 * (floats + counters)
-    doing = f"allocating {nbytes:,} bytes on {place.name} for the sums of a split product"
-    with place.context.current():
-        partials = int(check(cuda.cuMemAllocAsync(nbytes, stream), doing))
+    purpose = "the sums of a split product"
+    with place.scratch(4 * (floats + counters), stream, purpose) as partials:
         arrivals = partials + 4 * floats
-        try:
-            check(cuda.cuMemsetD32Async(arrivals, 0, counters, stream), doing)
-            yield partials, arrivals
-        finally:
-            check(cuda.cuMemFreeAsync(partials, stream), doing)
+        check(cuda.cuMemsetD32Async(arrivals, 0, counters, stream), f"clearing {purpose}")
+        yield partials, arrivals

@@ -24,7 +24,54 @@ def attention(
     H, D] and lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives out 0 and
     lse -inf.
     """
-    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+    weights, lse = _weights(q, k, mask_bias, pair_bias, scale)
+    return np.einsum("bnhqk,bnkhd->bnqhd", weights, _float64(v)), lse
+
+
+def attention_backward(
+    dout: NDArray[Any],
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    mask_bias: NDArray[Any] | None = None,
+    pair_bias: NDArray[Any] | None = None,
+    scale: float | None = None,
+) -> tuple[Float64, Float64, Float64, Float64 | None, Float64 | None]:
+    """Gradients of ``sum(dout * out)``, out being that of `attention`: dq, dk, dv, dmask_bias and
+    dpair_bias, each shaped like its operand.
+
+    dout [B, N, Lq, H, D], the rest as in `attention`. The gradient of a bias that is None, or of a
+    bool mask, is None. A row whose every score is -inf adds nothing to any gradient. NaN goes where
+    the sums take it, also through keys that are masked: neither -inf + NaN nor 0 * NaN stops it.
+    """
+    weights, _ = _weights(q, k, mask_bias, pair_bias, scale)
+    dout, q, k, v = _float64(dout), _float64(q), _float64(k), _float64(v)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    out = np.einsum("bnhqk,bnkhd->bnqhd", weights, v)
+    delta = np.einsum("bnqhd,bnqhd->bnhq", dout, out)[..., None]
+    dscores = weights * (np.einsum("bnqhd,bnkhd->bnhqk", dout, v) - delta)
+    dq = factor * np.einsum("bnhqk,bnkhd->bnqhd", dscores, k)
+    dk = factor * np.einsum("bnhqk,bnqhd->bnkhd", dscores, q)
+    dv = np.einsum("bnhqk,bnqhd->bnkhd", weights, dout)
+    dmask_bias = dpair_bias = None
+    if mask_bias is not None and np.asarray(mask_bias).dtype != np.bool_:
+        dmask_bias = dscores.sum(axis=(2, 3))[:, :, None, None]
+    if pair_bias is not None:
+        dpair_bias = dscores.sum(axis=1, keepdims=True)
+    return dq, dk, dv, dmask_bias, dpair_bias
+
+
+def _weights(
+    q: NDArray[Any],
+    k: NDArray[Any],
+    mask_bias: NDArray[Any] | None,
+    pair_bias: NDArray[Any] | None,
+    scale: float | None,
+) -> tuple[Float64, Float64]:
+    """Softmax over keys of the scores, [B, N, H, Lq, Lk], zeros where every score of a row is
+    -inf; and the log-sum-exp of every row, [B, N, H, Lq].
+    """
+    q, k = _float64(q), _float64(k)
     scores = np.einsum("bnqhd,bnkhd->bnhqk", q, k)
     scores *= q.shape[-1] ** -0.5 if scale is None else scale
     if mask_bias is not None:
@@ -37,7 +84,11 @@ def attention(
     with np.errstate(divide="ignore"):
         lse = (np.log(total) + highest)[..., 0]
     weights /= np.where(total == 0.0, 1.0, total)
-    return np.einsum("bnhqk,bnkhd->bnqhd", weights, v), lse
+    return weights, lse
+
+
+def _float64(x: NDArray[Any]) -> Float64:
+    return np.asarray(x).astype(np.float64)
 
 
 def additive(bias: NDArray[Any]) -> Float64:

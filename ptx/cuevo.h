@@ -172,6 +172,89 @@ typedef struct attention_scores_params {
 
 void attention_scores_sm80(const attention_scores_params params);
 
+/* What backward needs of every query: its log-sum-exp, and delta = rowsum(dout * out). */
+typedef struct attention_delta_params {
+    const void *out;  /* [B, N, Lq, H, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
+    const void *dout; /* [B, N, Lq, H, D], likewise */
+    const float *lse; /* [B, N, H, Lq], contiguous, natural logarithm */
+    float *stats;     /* [B, N, H, positions, 2], contiguous: -lse * log2(e), -inf where lse < -2^22, and -delta; -inf, 0 where there is no query */
+
+    int64_t out_stride_batch;
+    int64_t out_stride_row;
+    int64_t out_stride_query;
+    int64_t out_stride_head;
+    int64_t dout_stride_batch;
+    int64_t dout_stride_row;
+    int64_t dout_stride_query;
+    int64_t dout_stride_head;
+
+    uint32_t rows;           /* N */
+    uint32_t heads;          /* H */
+    uint32_t queries;        /* Lq */
+    uint32_t positions;      /* Lq rounded up to a multiple of 128 */
+    uint32_t position_tiles; /* positions / block_positions */
+    uint32_t head_groups;    /* H / block_heads */
+
+    /* Multipliers and shifts that divide by rows, position_tiles and head_groups (lib/divide.ptx). */
+    uint32_t rows_magic;
+    uint32_t rows_shift;
+    uint32_t position_tiles_magic;
+    uint32_t position_tiles_shift;
+    uint32_t head_groups_magic;
+    uint32_t head_groups_shift;
+} attention_delta_params;
+
+void attention_delta_sm70(const attention_delta_params params);
+
+/* The mask in the units of q . k, and -inf where there is no key. */
+typedef struct key_bias_params {
+    const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
+    float *key_bias;       /* [B, N, positions], contiguous; positions: Lk rounded up to a multiple of 128 */
+
+    int64_t mask_stride_batch;
+    int64_t mask_stride_row;
+    int64_t mask_stride_key;
+
+    uint32_t rows;      /* N */
+    uint32_t keys;      /* Lk */
+    uint32_t key_tiles; /* positions / 128 */
+    uint32_t tiles;     /* B * N * key_tiles, below 2^31 */
+
+    /* Multipliers and shifts that divide by rows and key_tiles (lib/divide.ptx). */
+    uint32_t rows_magic;
+    uint32_t rows_shift;
+    uint32_t key_tiles_magic;
+    uint32_t key_tiles_shift;
+
+    float bias_scale; /* 1 / |scale| */
+} key_bias_params;
+
+void key_bias_sm70(const key_bias_params params);
+
+/* sums = partials summed over their terms, one after the other. */
+typedef struct partial_sums_params {
+    const float *partials; /* [outer, count, rows, columns], columns contiguous, rows 16-byte aligned */
+    void *sums;            /* [outer, rows, columns], contiguous, fp32, fp16 or bf16 */
+
+    int64_t partials_stride_outer;
+    int64_t partials_stride_term;
+    int64_t partials_stride_row;
+
+    uint32_t count;        /* terms of a sum, at least 1 */
+    uint32_t rows;
+    uint32_t columns;
+    uint32_t lines;        /* outer * rows, below 2^31 - 1024 */
+    uint32_t column_tiles; /* ceil(columns / block_columns) */
+
+    /* Multipliers and shifts that divide by rows and column_tiles (lib/divide.ptx). */
+    uint32_t rows_magic;
+    uint32_t rows_shift;
+    uint32_t column_tiles_magic;
+    uint32_t column_tiles_shift;
+} partial_sums_params;
+
+void partial_sums_sm70(const partial_sums_params params);
+
 /* d = alpha * a . b + beta * c + bias, with fp32 or fp16 accumulators. */
 typedef struct gemm_params {
     const void *a;          /* [batch, m, k], 16-bit floats, one of the last two axes contiguous */

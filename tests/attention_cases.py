@@ -109,8 +109,8 @@ class Case:
 # -- Layouts ---------------------------------------------------------------------------------------
 
 
-def _operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
-    """Memory for q, k, v or out, [B, N, L, H, D]."""
+def operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
+    """Memory for q, k, v, out or their gradients, [B, N, L, H, D]."""
     row = shape[4] * dtype.itemsize
     if layout == "heads first":
         return lay_out(shape, dtype, order=(0, 1, 3, 2, 4))
@@ -176,6 +176,12 @@ def _pair(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Strided:
 # -- Values ----------------------------------------------------------------------------------------
 
 
+def store(x: np.ndarray, values: np.ndarray) -> None:
+    """Set the elements of x once each: where its strides are 0, to the first of their values."""
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in x.strides)
+    x[once] = values[once].astype(x.dtype)
+
+
 def _infinitely_low(bias: np.ndarray, where: object) -> None:
     bias[where] = False if bias.dtype == np.bool_ else -np.inf
 
@@ -217,8 +223,7 @@ def _set_values(case: Case, arrays: dict[str, np.ndarray], rng: np.random.Genera
         fill["mask_bias"][...] = 0.0
         fill["mask_bias"][..., : min(100, case.keys - 1)] = lowest
     for name, x in arrays.items():
-        once = tuple(slice(1) if stride == 0 else slice(None) for stride in x.strides)
-        x[once] = fill[name][once].astype(x.dtype)
+        store(x, fill[name])
     leading = slice(min(100, case.keys - 1))
     if kind == "dead by mask":
         assert mask is not None
@@ -251,7 +256,7 @@ def make(case: Case) -> dict[str, Strided]:
     q_shape = (*outer, case.queries, case.heads, case.head_dim)
     k_shape = (*outer, case.keys, case.heads, case.head_dim)
     shapes = {"q": q_shape, "k": k_shape, "v": k_shape}
-    made = {name: _operand(case.layout, shape, dtype) for name, shape in shapes.items()}
+    made = {name: operand(case.layout, shape, dtype) for name, shape in shapes.items()}
     if case.layout == "fused":
         made |= _fused(shapes, dtype)
     if case.mask != "none":
@@ -269,7 +274,7 @@ def make_results(case: Case) -> dict[str, Strided]:
     layout = "packed" if case.layout.startswith("broadcast") else case.layout
     lse_shape = (case.batch, case.rows, case.heads, case.queries)
     return {
-        "out": _operand(layout, shape, DTYPES[case.dtype]),
+        "out": operand(layout, shape, DTYPES[case.dtype]),
         "lse": lay_out(lse_shape, DTYPES["f32"], shift=4),
     }
 

@@ -49,12 +49,22 @@ class Deck(Generic[T]):
         return self._cards[self._left.pop()]
 
 
-def sweep(size: int = SIZE, seed: int = 2025) -> Iterator[Case]:
-    """`size` cases."""
+def sweep(
+    size: int = SIZE,
+    seed: int = 2025,
+    *,
+    head_dims: Sequence[int] = tuple(range(8, 129, 8)),
+    lengths: Sequence[int] = LENGTHS,
+    scales: Sequence[float | None] = SCALES,
+    kinds_of_values: Sequence[str] = VALUES,
+    outer_extents: Sequence[tuple[int, int, int]] = OUTER,
+    most_scores: int = MOST_SCORES,
+) -> Iterator[Case]:
+    """`size` cases; what can be given is what is dealt."""
     rng = np.random.default_rng(seed)
-    kinds = Deck([(dtype, 8 * n) for n in range(1, 17) for dtype in ("bf16", "f16")], rng)
-    lengths, scales, outer = Deck(LENGTHS, rng), Deck(SCALES, rng), Deck(OUTER, rng)
-    values, layouts, archs = Deck(VALUES, rng), Deck(LAYOUTS, rng), Deck(ARCHS, rng)
+    kinds = Deck([(dtype, head_dim) for head_dim in head_dims for dtype in ("bf16", "f16")], rng)
+    extents, factors, outer = Deck(lengths, rng), Deck(scales, rng), Deck(outer_extents, rng)
+    values, layouts, archs = Deck(kinds_of_values, rng), Deck(LAYOUTS, rng), Deck(ARCHS, rng)
     mask_layouts, pair_layouts = Deck(MASK_LAYOUTS, rng), Deck(PAIR_LAYOUTS, rng)
     biases = Deck(
         [(m, p) for m in ("none", "own", "f32", "bool") for p in ("none", "own", "f32")], rng
@@ -65,17 +75,15 @@ def sweep(size: int = SIZE, seed: int = 2025) -> Iterator[Case]:
         dtype, head_dim = kinds.deal()
         kind = values.deal()
         mask, pair = biases.deal()
-        if kind in ("far mask", "far mask, leading", "offset", "nan mask") and mask in (
-            "none",
-            "bool",
-        ):
+        needs_floats = kind.startswith("far mask") or kind in ("offset", "nan mask")
+        if needs_floats and mask in ("none", "bool"):
             mask = floats.deal()
-        elif kind in ("dead by mask", "leading keys masked") and mask == "none":
+        elif "mask" in kind and mask == "none":
             mask = any_mask.deal()
-        elif kind in ("dead by pair", "leading keys out by pair", "large pair bias", "nan pair"):
+        elif "pair" in kind:
             pair = floats.deal() if pair == "none" else pair
         layout, mask_layout, pair_layout = layouts.deal(), mask_layouts.deal(), pair_layouts.deal()
-        queries, keys = lengths.deal(), lengths.deal()
+        queries, keys = extents.deal(), extents.deal()
         if "leading" in kind:
             # More than a tile of keys that are out, and keys that are not, each with its own value.
             keys = 104 + keys // 2
@@ -94,7 +102,7 @@ def sweep(size: int = SIZE, seed: int = 2025) -> Iterator[Case]:
         batch, rows, heads = outer.deal()
         if kind in ("nan k", "nan mask"):
             rows = 2
-        while batch * rows * heads * queries * keys > MOST_SCORES and max(batch, rows, heads) > 1:
+        while batch * rows * heads * queries * keys > most_scores and max(batch, rows, heads) > 1:
             if kind in ("nan k", "nan mask") and batch == heads == 1:
                 break
             batch, rows, heads = (
@@ -115,7 +123,7 @@ def sweep(size: int = SIZE, seed: int = 2025) -> Iterator[Case]:
             pair_layout=pair_layout,
             values=kind,
             offset=1e3 if index % 2 else -1e3,
-            scale=scales.deal(),
+            scale=factors.deal(),
             arch=archs.deal(),
             shape=shapes.deal(),
             seed=index,

@@ -23,9 +23,10 @@ from pathlib import Path
 
 from cuevo.architectures import architecture
 from cuevo.assemble import assemble
+from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.kernels import gemm_sm80
+from cuevo.kernels import gemm_sm80, key_bias_sm70, partial_sums_sm70
 from cuevo.kernels.gemm import Config as GemmConfig
 from cuevo.kernels.gemm import Problem as GemmProblem
 from cuevo.kernels.gemm import roomier as roomier_gemm
@@ -84,6 +85,19 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
         scores.NAME,
         scores.values(scores.Config(head_dim=head_dim, dtype=dtype)),
     )
+    config = delta.choose(head_dim, dtype, heads=8)
+    yield f"delta-D{head_dim}-{dtype}-heads{config.block_heads}", delta.NAME, delta.values(config)
+
+
+def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of the kernels that only move and add, for any head dim."""
+    for mask in ("bounds", "bool", "f16", "bf16", "f32"):
+        config = key_bias_sm70.Config(mask)
+        yield f"key-bias-{mask}", key_bias_sm70.NAME, key_bias_sm70.values(config)
+    for out_dtype, count, columns in product(("f32", "f16", "bf16"), (1, 8), (256, 254, 33)):
+        sums = partial_sums_sm70.choose(out_dtype, count, columns)
+        name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
+        yield name, partial_sums_sm70.NAME, partial_sums_sm70.values(sums)
 
 
 # Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits.
@@ -138,10 +152,16 @@ def digests(head_dim: int) -> dict[str, str]:
 
 def product_digests() -> dict[str, str]:
     """As `digests`, for the products."""
-    return {
-        name: render(kernel, values).code_digest[:32]
-        for name, kernel, values in product_instances()
-    }
+    return _digests(product_instances())
+
+
+def memory_digests() -> dict[str, str]:
+    """As `digests`, for `memory_instances`."""
+    return _digests(memory_instances())
+
+
+def _digests(found: Iterator[tuple[str, str, dict[str, object]]]) -> dict[str, str]:
+    return {name: render(kernel, values).code_digest[:32] for name, kernel, values in found}
 
 
 def spilling_products(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
@@ -213,7 +233,7 @@ def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim)
-    found |= product_digests()
+    found |= product_digests() | memory_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 

@@ -130,6 +130,169 @@ def test_additive():
     )
 
 
+# -- Gradients of attention ------------------------------------------------------------------------
+
+STEP = 1e-6
+GRADIENTS = ("q", "k", "v", "mask_bias", "pair_bias")
+
+
+def problem(keys=5, **changes):
+    """Arguments of `attention_backward` in float64, where a step of 1e-6 is one."""
+    q, k, v, mask, pair = (x.astype(np.float64) for x in make(keys=keys))
+    dout = np.random.default_rng(9).standard_normal(q.shape)
+    return dict(dout=dout, q=q, k=k, v=v, mask_bias=mask, pair_bias=pair) | changes
+
+
+def gradients(**arguments):
+    return dict(zip(GRADIENTS, reference.attention_backward(**arguments), strict=True))
+
+
+def by_differences(name, **arguments):
+    """Central differences of sum(dout * out), one element of argument `name` at a time."""
+    dout, x = arguments.pop("dout"), arguments[name].copy()
+    found = np.zeros(x.shape)
+    for place in np.ndindex(x.shape):
+        sums, value = [], x[place]
+        for step in (STEP, -STEP):
+            x[place] = value + step
+            sums.append((dout * reference.attention(**arguments | {name: x})[0]).sum())
+        x[place] = value
+        found[place] = (sums[0] - sums[1]) / (2 * STEP)
+    return found
+
+
+def without(*names):
+    return dict.fromkeys(names)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        without("mask_bias"),
+        without("pair_bias"),
+        without("mask_bias", "pair_bias"),
+        {"scale": -0.7},
+        {"scale": 0.0},
+    ],
+    ids=str,
+)
+def test_every_gradient_by_finite_differences(changes):
+    arguments = problem(**changes)
+    found = gradients(**arguments)
+    for name in GRADIENTS:
+        if arguments[name] is None:
+            assert found[name] is None
+            continue
+        assert found[name].dtype == np.float64 and found[name].shape == arguments[name].shape
+        np.testing.assert_allclose(
+            found[name], by_differences(name, **arguments), rtol=1e-6, atol=1e-8, err_msg=name
+        )
+    assert np.abs(found["v"]).max() > 0.1
+
+
+def test_gradients_by_finite_differences_where_keys_and_rows_are_masked():
+    arguments = problem()
+    arguments["mask_bias"][0, 1, ..., :2] = -np.inf
+    arguments["pair_bias"][1, 0, 1, 2] = -np.inf
+    arguments["pair_bias"][0, 0, 0, 1, 3] = -np.inf
+    found = gradients(**arguments)
+    for name in GRADIENTS:
+        np.testing.assert_allclose(
+            found[name], by_differences(name, **arguments), rtol=1e-6, atol=1e-8, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_gradients_of_16_bit_arrays_are_those_of_their_numbers(dtype):
+    rounded = {name: x.astype(dtype) for name, x in problem().items()}
+    exact = gradients(**{name: x.astype(np.float64) for name, x in rounded.items()})
+    for name, found in gradients(**rounded).items():
+        np.testing.assert_array_equal(found, exact[name])
+
+
+@pytest.mark.parametrize("kind", ["bool", "-inf", "pair"])
+def test_masked_keys_have_the_gradients_of_deleted_keys(kind):
+    arguments = problem()
+    gone = np.array([True, False, False, True, False])
+    if kind == "bool":
+        arguments["mask_bias"] = np.broadcast_to(~gone, arguments["mask_bias"].shape)
+    else:
+        arguments["mask_bias" if kind == "-inf" else "pair_bias"][..., gone] = -np.inf
+    fewer = {name: arguments[name][:, :, ~gone] for name in ("k", "v")}
+    fewer |= {name: arguments[name][..., ~gone] for name in ("mask_bias", "pair_bias")}
+    found, expected = gradients(**arguments), gradients(**arguments | fewer)
+    assert (found["mask_bias"] is None) == (kind == "bool")
+    np.testing.assert_allclose(found["q"], expected["q"], rtol=1e-12, atol=1e-14)
+    for name in ("k", "v"):
+        assert (found[name][:, :, gone] == 0).all()
+        np.testing.assert_allclose(found[name][:, :, ~gone], expected[name], rtol=1e-12, atol=1e-14)
+    for name in ("mask_bias", "pair_bias"):
+        if found[name] is not None:
+            assert (found[name][..., gone] == 0).all()
+            np.testing.assert_allclose(found[name][..., ~gone], expected[name], atol=1e-14)
+
+
+def test_rows_of_nothing_but_minus_infinity_add_nothing():
+    arguments = problem()
+    arguments["mask_bias"][0, 1] = -np.inf
+    arguments["pair_bias"][:, 0, :, 2] = -np.inf
+    found = gradients(**arguments)
+    assert (found["q"][0, 1] == 0).all() and (found["q"][:, :, 2] == 0).all()
+    for name in ("k", "v", "mask_bias"):
+        assert (found[name][0, 1] == 0).all()
+    assert (found["pair_bias"][:, :, :, 2] == 0).all()
+    others = {name: np.delete(arguments[name], 2, axis=2) for name in ("dout", "q")}
+    others["pair_bias"] = np.delete(arguments["pair_bias"], 2, axis=3)
+    for name, expected in gradients(**arguments | others).items():
+        axis = {"q": 2, "pair_bias": 3}.get(name)
+        kept = found[name] if axis is None else np.delete(found[name], 2, axis=axis)
+        np.testing.assert_allclose(kept, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_of_one_key():
+    arguments = problem(keys=1)
+    found = gradients(**arguments)
+    np.testing.assert_allclose(found["v"], arguments["dout"].sum(axis=2, keepdims=True))
+    for name in ("q", "k", "mask_bias", "pair_bias"):
+        np.testing.assert_allclose(found[name], 0.0, atol=1e-14)
+
+
+def test_gradients_without_keys():
+    arguments = problem(**without("mask_bias", "pair_bias"))
+    found = gradients(**arguments | {name: arguments[name][:, :, :0] for name in ("k", "v")})
+    assert (found["q"] == 0).all() and found["k"].shape == found["v"].shape == (2, 3, 0, 2, 8)
+
+
+def test_gradients_with_nan_in_one_row_of_scores():
+    """The row reaches all its keys, masked ones too, and nothing of another row n or head."""
+    arguments = problem()
+    arguments["mask_bias"][1, 2, ..., 0] = -np.inf
+    arguments["q"][1, 2, 3, 1, 0] = np.nan
+    found = gradients(**arguments)
+    reached = {
+        "q": np.s_[1, 2, 3, 1],
+        "k": np.s_[1, 2, :, 1],
+        "v": np.s_[1, 2, :, 1],
+        "mask_bias": np.s_[1, 2],
+        "pair_bias": np.s_[1, 0, 1, 3],
+    }
+    for name, where in reached.items():
+        expected = np.zeros(found[name].shape, bool)
+        expected[where] = True
+        np.testing.assert_array_equal(np.isnan(found[name]), expected, err_msg=name)
+
+
+def test_gradients_with_nan_in_dout():
+    """dv has it in that column only; all that dS reaches has it everywhere."""
+    arguments = problem()
+    arguments["dout"][1, 2, 3, 1, 0] = np.nan
+    found = gradients(**arguments)
+    assert np.isnan(found["v"][1, 2, :, 1, 0]).all() and np.isnan(found["v"]).sum() == 5
+    assert np.isnan(found["q"][1, 2, 3, 1]).all() and np.isnan(found["q"]).sum() == 8
+    assert np.isnan(found["k"][1, 2, :, 1]).all() and np.isnan(found["k"]).sum() == 5 * 8
+
+
 # -- Matrix products -------------------------------------------------------------------------------
 
 M, N, K = 4, 3, 5

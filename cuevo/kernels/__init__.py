@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
 from cuevo.kernels import (
+    attention_delta_sm70,
     attention_scores_sm80,
+    evoformer_backward_sm80,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     evoformer_forward_sm80,
     gemm_sm70,
     gemm_sm75,
     gemm_sm80,
+    key_bias_sm70,
+    partial_sums_sm70,
 )
 
 __all__ = ["registry"]
@@ -25,6 +29,10 @@ _REGISTRY = MappingProxyType(
             evoformer_forward_sm80,
             evoformer_forward_sm75,
             evoformer_forward_sm70,
+            evoformer_backward_sm80,
+            attention_delta_sm70,
+            key_bias_sm70,
+            partial_sums_sm70,
             attention_scores_sm80,
             gemm_sm80,
             gemm_sm75,

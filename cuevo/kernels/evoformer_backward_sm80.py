@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 NAME = "evoformer_backward_sm80"
-SUMMARY = "Evoformer attention, backward: one side of the scores, cp.async stages, mma.sync.m16n8k16"
+SUMMARY = (
+    "Evoformer attention, backward: one side of the scores, cp.async stages, mma.sync.m16n8k16"
+)
 MINIMUM_ARCH = 80
 POSITIONS = 128
 """What arrays that only kernels see are padded to along queries and keys."""
@@ -159,27 +161,48 @@ class Config:
         return 8 if self.side == "keys" else 4 if self.mask else 0
 
     @property
+    def sums_rows(self) -> bool:
+        """Whether dS is summed over rows N."""
+        return self.side == "queries" and self.sums
+
+    @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: what is owned, and the stages of what is walked."""
+        """Dynamic shared memory: what is owned, and the stages of what is walked, sums that warps
+        exchange.
+        """
         row = 2 * 2 * self.head_dim
         own = self.block_rows * self.block_own * (row + (8 if self.side == "queries" else 0))
         other = self.block_rows * self.block_other * (row + self.value_bytes)
-        return own + self.stages * (other + self.block_own * self.block_other * self.pair_size)
+        stage = other + self.block_own * self.block_other * self.pair_size
+        meeting = self.sums_rows and self.block_rows > self.warp_rows
+        sums = self.threads * self.m_tiles * self.block_other * 2 if meeting else 0
+        return own + self.stages * stage + sums
 
     def row_groups(self, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
         return ceil(problem.rows / self.block_rows)
 
     def groups(self, problem: Problem, arch: Architecture) -> int:
-        """Groups that a threadblock takes one after the other, to sum over their rows: as few as
-        fill the device, but no more chunks than `most_chunks`.
+        """Groups that a threadblock takes one after the other, to sum over their rows: those that
+        keep the device busy to the end, with few chunks.
         """
         row_groups = self.row_groups(problem)
-        if self.side == "keys" or not self.sums:
+        if not self.sums_rows:
             return 1
         others = ceil(problem.own / self.block_own) * problem.heads * problem.batch
-        wanted = ceil(_WAVES * arch.multiprocessors * self.min_blocks / others)
-        return ceil(row_groups / min(wanted, row_groups, most_chunks(problem)))
+        slots = arch.multiprocessors * self.resident(arch)
+
+        def time(groups: int) -> float:
+            chunks = self.chunks_of(problem, groups)
+            return ceil(others * chunks / slots) * groups * (1 + _EACH_CHUNK * chunks)
+
+        most = min(row_groups, most_chunks(problem))
+        return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
+
+    def resident(self, arch: Architecture) -> int:
+        """Threadblocks on a multiprocessor at a time."""
+        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
+        return max(1, min(self.min_blocks, fitting))
 
     def chunks_of(self, problem: Problem, groups: int) -> int:
         """Chunks of `groups` groups, each with sums of its own."""
@@ -193,8 +216,8 @@ class Config:
         return (tiles * problem.heads * self.chunks_of(problem, groups) * problem.batch, 1, 1)
 
 
-_WAVES = 2
-"""Waves of threadblocks that the chunks of rows are cut for."""
+_EACH_CHUNK = 0.002
+"""What the sums of one more chunk cost, as a part of the whole."""
 
 
 def most_chunks(problem: Problem) -> int:
@@ -251,8 +274,12 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.warp_rows > 1 and (c.side == "keys" or c.own_in_registers):
         yield "warp_rows > 1 is for queries, whose operands are then read from shared memory"
-    if c.side == "queries" and c.sums and c.block_rows != c.warp_rows:
-        yield "sums over rows are a warp's own: block_rows must be warp_rows"
+    groups = c.block_rows // c.warp_rows
+    if c.sums_rows and groups > 1 and (groups not in (2, 4) or c.chunk_other != 32):
+        yield (
+            "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys; got "
+            f"{groups}, {c.chunk_other}"
+        )
     if not 32 <= c.threads <= 1024:
         yield f"{c.threads} threads; a threadblock has 32 to 1024"
         return
@@ -301,9 +328,7 @@ def _misfits(c: Config, problem: Problem) -> Iterator[str]:
 
 
 def _needs_mask(c: Config, problem: Problem) -> bool:
-    return problem.mask != "none" or (
-        c.side == "queries" and problem.keys % c.block_other != 0
-    )
+    return problem.mask != "none" or (c.side == "queries" and problem.keys % c.block_other != 0)
 
 
 # -- The parameter block ---------------------------------------------------------------------------
@@ -401,11 +426,13 @@ class Shape:
     own_in_registers: bool
     speed: float
     m_tiles: int = 2
+    sums: bool = True
+    """Whether it serves problems that want sums over rows N."""
 
     def config(self, problem: Problem) -> Config:
         """The instance with this tiling that serves `problem`."""
         tiling = {field.name: getattr(self, field.name) for field in fields(self)}
-        del tiling["speed"]
+        del tiling["speed"], tiling["sums"]
         return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
 
 
@@ -414,8 +441,9 @@ KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.00),
-            Shape(1, 1, 64, 32, 32, 3, 4, False, 0.90),
+            Shape(2, 1, 64, 32, 32, 3, 2, True, 1.00),
+            Shape(1, 1, 64, 32, 32, 3, 4, True, 1.00),
+            Shape(1, 1, 32, 32, 32, 3, 8, True, 0.70),
         ),
     ),
     (
@@ -431,8 +459,11 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            Shape(2, 2, 128, 32, 32, 3, 2, False, 1.00),
-            Shape(1, 1, 64, 32, 32, 3, 4, False, 0.70),
+            Shape(8, 2, 64, 32, 32, 2, 1, False, 1.00),
+            Shape(4, 1, 32, 32, 32, 2, 3, False, 0.90),
+            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.70, sums=False),
+            Shape(1, 1, 64, 32, 32, 3, 4, False, 0.50),
+            Shape(1, 1, 64, 32, 32, 3, 6, False, 1.68, sums=False),
         ),
     ),
     (
@@ -454,7 +485,10 @@ def shapes(problem: Problem) -> tuple[Shape, ...]:
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
+    sums = problem.side == "queries" and problem.sums
     for shape in shapes(problem):
+        if sums and not shape.sums:
+            continue
         yield shape.config(problem), shape.speed
 
 
@@ -465,8 +499,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     groups = config.groups(problem, arch)
     walked = ceil(problem.other / config.block_other) * config.block_other
     scores = groups * config.block_rows * config.block_own * walked
-    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
-    resident = max(1, min(config.min_blocks, fitting))
+    resident = config.resident(arch)
     waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
     blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
     return blocks * scores / speed

@@ -27,7 +27,7 @@ every_kernel = pytest.mark.parametrize("name", registry())
 
 def needed(name):
     """The settings without which a kernel has no instance."""
-    return [] if name.startswith("gemm") else ["head_dim=32"]
+    return ["head_dim=32"] if name.startswith(("attention", "evoformer")) else []
 
 
 def test_kernels_lists_every_kernel_and_parameter(capsys):

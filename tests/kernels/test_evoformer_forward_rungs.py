@@ -494,8 +494,5 @@ def test_the_parameter_block_is_that_of_the_highest_rung(rung: ModuleType) -> No
     differs = {key for key, value in found.items() if value != other[key]}
     assert differs <= {
         f"{x}_step_{y}" for x in ("k", "v", "pair", "mask") for y in ("pass", "tile")
-    } | {
-        "query_tiles",
-        "row_groups",
-    }
+    } | {f"{x}{y}" for x in ("query_tiles", "row_groups") for y in ("", "_magic", "_shift")}
     assert (found["q_multiplier"], found["mask_step_tile"]) == (0xBC00BC00, 64)

@@ -9,6 +9,7 @@ import shipped_kernels as shipped
 
 from cuevo.architectures import architecture
 from cuevo.assemble import Cubin, assemble
+from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import registry
@@ -77,9 +78,18 @@ def test_the_code_of_products_is_the_one_that_was_pinned() -> None:
 
 
 @unit
+def test_the_code_of_the_kernels_that_only_move_and_add_is_the_one_that_was_pinned() -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = shipped.memory_digests()
+    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
+    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
+
+
+@unit
 def test_nothing_else_is_pinned() -> None:
     names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
     names += [name for name, _, _ in shipped.product_instances()]
+    names += [name for name, _, _ in shipped.memory_instances()]
     assert len(names) == len(set(names))
     assert set(json.loads(shipped.PINS.read_text())) == set(names)
 
@@ -156,3 +166,31 @@ def test_scores_do_not_spill(arch: str, head_dim: int) -> None:
     for dtype in ("f16", "bf16"):
         kernel = render(scores.NAME, scores.values(scores.Config(head_dim=head_dim, dtype=dtype)))
         assert not objections(assemble(kernel, arch, cache=None), kernel)
+
+
+@unit
+@pytest.mark.parametrize("head_dim", [8, 40, 128])
+@pytest.mark.parametrize("arch", ["sm_75", *KINDS])
+def test_deltas_do_not_spill(arch: str, head_dim: int) -> None:
+    for dtype in ("f16", "bf16"):
+        config = delta.choose(head_dim, dtype, heads=8)
+        kernel = render(delta.NAME, delta.values(config))
+        cubin = assemble(kernel, arch, cache=None)
+        assert not objections(cubin, kernel)
+        # A row's loads are all in flight, and there are warps enough to wait for them.
+        assert cubin.resources.registers <= 96
+
+
+@unit
+@pytest.mark.parametrize("arch", ["sm_75", *KINDS])
+def test_kernels_that_only_move_and_add_do_not_spill(arch: str) -> None:
+    assembled = 0
+    for _, name, values in shipped.memory_instances():
+        if values.get("out_dtype") == "bf16" and architecture(arch).number < 80:
+            continue
+        kernel = render(name, values)
+        cubin = assemble(kernel, arch, cache=None)
+        assert not objections(cubin, kernel)
+        assert cubin.resources.registers <= 64
+        assembled += 1
+    assert assembled >= 17

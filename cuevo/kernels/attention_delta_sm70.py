@@ -1,0 +1,140 @@
+"""Host half of ``ptx/attention_delta_sm70.ptx``: what the backward pass needs of every query."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import gcd
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.division import magic
+from cuevo.kernels.evoformer_backward_sm80 import POSITIONS, positions
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "SUMMARY",
+    "Config",
+    "choose",
+    "parameters",
+    "values",
+    "violations",
+]
+
+NAME = "attention_delta_sm70"
+SUMMARY = "log-sum-exp and rowsum(dout * out) of every query, as the backward kernels read them"
+MINIMUM_ARCH = 70
+
+_SECTOR_BYTES = 64
+"""Of one query that a threadblock reads side by side: two sectors, the grain of device memory."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One instance of the kernel; every field is a name in its template."""
+
+    head_dim: int
+    dtype: str = "bf16"
+    block_heads: int = 1
+    """Heads of a threadblock: a power of two that divides the heads."""
+
+    @property
+    def block_positions(self) -> int:
+        """Queries of a threadblock."""
+        return POSITIONS // self.block_heads
+
+    @property
+    def row_lanes(self) -> int:
+        """Lanes that work on one row of D: the power of two at or above its 16-byte chunks."""
+        return 1 << (self.head_dim // 8 - 1).bit_length()
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: 64 to 256, a quarter of the lanes of all its rows where that fits."""
+        return max(64, min(256, POSITIONS * self.row_lanes // 4))
+
+    @property
+    def passes(self) -> int:
+        """Rows of a thread."""
+        return POSITIONS * self.row_lanes // self.threads
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that a thread loads before it adds."""
+        return min(4, self.passes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory: none."""
+        return 0
+
+    def grid(self, batch: int, rows: int, heads: int, queries: int) -> tuple[int, int, int]:
+        """Threadblocks of a launch, all in x: heads fastest, then queries, rows and batches."""
+        tiles = positions(queries) // self.block_positions
+        return (heads // self.block_heads * tiles * rows * batch, 1, 1)
+
+
+def choose(head_dim: int, dtype: str, heads: int) -> Config:
+    """The configuration for arrays whose heads lie side by side: short rows share a threadblock
+    with those of other heads.
+    """
+    wanted = max(1, _SECTOR_BYTES // 2 // head_dim)
+    return Config(head_dim, dtype, gcd(heads, 1 << wanted.bit_length() - 1))
+
+
+def values(config: Config) -> dict[str, object]:
+    """The names that the template sees."""
+    names = ("block_positions", "row_lanes", "threads", "passes", "rows_at_once")
+    return asdict(config) | {name: getattr(config, name) for name in names}
+
+
+def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
+    """Why `config` cannot run on `arch`; empty if it can."""
+    return tuple(_violations(config, arch))
+
+
+def _violations(c: Config, arch: Architecture) -> Iterator[str]:
+    if arch.number < MINIMUM_ARCH:
+        yield f"needs sm_{MINIMUM_ARCH}; this is {arch.name}"
+    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
+        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+    if c.dtype not in ("f16", "bf16"):
+        yield f"dtype must be f16 or bf16, not {c.dtype!r}"
+    if c.block_heads not in (1, 2, 4, 8, 16):
+        yield (
+            "block_heads must be 1, 2, 4, 8 or 16 (a thread keeps its head from pass to pass), "
+            f"not {c.block_heads}"
+        )
+
+
+def parameters(
+    config: Config, *, out: ArrayView, dout: ArrayView, lse: ArrayView, stats: ArrayView
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name: out, dout [B, N, Lq, H, D], lse [B, N, H,
+    Lq], stats [B, N, H, positions, 2].
+
+    Raises ValueError where ``block_heads`` does not divide the heads, or `stats` has another number
+    of positions than the next multiple of 128.
+    """
+    _, rows, queries, heads, _ = out.shape
+    if heads % config.block_heads:
+        raise ValueError(f"{config.block_heads} heads of a threadblock do not divide {heads}")
+    if stats.shape[3] != positions(queries):
+        raise ValueError(f"stats: expected {positions(queries)} positions; got {stats.shape[3]}")
+    found: dict[str, int | float] = {
+        "out": out.pointer,
+        "dout": dout.pointer,
+        "lse": lse.pointer,
+        "stats": stats.pointer,
+        "rows": rows,
+        "heads": heads,
+        "queries": queries,
+        "positions": positions(queries),
+        "position_tiles": positions(queries) // config.block_positions,
+        "head_groups": heads // config.block_heads,
+    }
+    for name in ("rows", "position_tiles", "head_groups"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    for name, array in (("out", out), ("dout", dout)):
+        for index, label in enumerate(("batch", "row", "query", "head")):
+            found[f"{name}_stride_{label}"] = array.strides[index]
+    return found

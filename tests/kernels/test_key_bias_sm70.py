@@ -1,0 +1,189 @@
+"""ptx/key_bias_sm70.ptx: the bias of every key, every bit."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from blocks.covering import covering, every
+from blocks.harness import check_all, empty, parts, run
+from guarded import DTYPES, Strided, fail, host_views, lay_out
+
+from cuevo.architectures import architecture
+from cuevo.driver import DriverExecutor
+from cuevo.executor import Executor
+from cuevo.header import load_header
+from cuevo.kernels import key_bias_sm70 as key_bias
+from cuevo.sim import SimExecutor
+from cuevo.template import render
+
+F32 = np.dtype(np.float32)
+MASKS = ("bounds", "bool", "f16", "bf16", "f32")
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "keys first": dict(order=(0, 4, 1, 2, 3)),
+    "reversed": dict(backwards=(1, 4)),
+    "stepped": dict(stepped=(4,)),
+    "broadcast N": dict(broadcast=(1,)),
+    "broadcast all": dict(broadcast=(0, 1, 4)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem; what is printed of it makes it again."""
+
+    mask: str
+    keys: int
+    batch: int = 1
+    rows: int = 1
+    layout: str = "packed"
+    values: str = "normal"
+    bias_scale: float = 1.0
+    threads: int = 128
+
+
+def operand(case: Case) -> Strided:
+    """mask_bias, some bytes off a multiple of 16, with gaps between its rows."""
+    dtype = DTYPES[case.mask]
+    size = dtype.itemsize
+    shape = (case.batch, case.rows, 1, 1, case.keys)
+    found = lay_out(shape, dtype, **LAYOUTS[case.layout], gaps=True, unit=size, shift=size)
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in found.array.strides)
+    part = found.array[once]
+    rng = np.random.default_rng(case.keys)
+    if case.mask == "bool":
+        part[...] = rng.random(part.shape) < 0.6
+        return found
+    x = rng.standard_normal(part.shape)
+    if case.values == "far":
+        lowest = {"f16": -6e4, "bf16": -3e38, "f32": -3e38}[case.mask]
+        x[rng.random(x.shape) < 0.5] = lowest
+    elif case.values == "not finite":
+        for value in (-np.inf, np.inf, np.nan, 0.0, -0.0):
+            x[rng.random(x.shape) < 0.15] = value
+    part[...] = x.astype(dtype)
+    return found
+
+
+def expected(case: Case, mask: np.ndarray | None) -> np.ndarray:
+    """As the kernels that add it want it: one product, rounded to fp32, of at least -1e30."""
+    shape = (case.batch, case.rows, case.keys)
+    if mask is None:
+        return np.zeros(shape, F32)
+    mask = mask.reshape(shape)
+    if mask.dtype == np.bool_:
+        return np.where(mask, 0.0, -np.inf).astype(F32)
+    with np.errstate(all="ignore"):
+        exact = mask.astype(np.float64) * np.float64(F32.type(case.bias_scale))
+        scaled = np.maximum(exact.astype(F32), F32.type(-1e30))
+    return np.where(np.isneginf(mask), F32.type(-np.inf), scaled)
+
+
+def check(place: Executor, case: Case) -> None:
+    config = key_bias.Config(case.mask, case.threads)
+    assert not key_bias.violations(config, architecture("sm_70"))
+    inputs = {} if case.mask == "bounds" else {"mask_bias": operand(case)}
+    result = empty((case.batch, case.rows, -(-case.keys // 128) * 128), F32)
+    everything = host_views(inputs | {"key_bias": result}, readonly=False)
+    numbers = key_bias.parameters(config, **everything, keys=case.keys, bias_scale=case.bias_scale)
+    run(
+        place,
+        render(key_bias.NAME, key_bias.values(config)),
+        inputs,
+        dict(key_bias=result),
+        threads=config.threads,
+        grid=config.grid(case.batch, case.rows, case.keys)[0],
+        **{name: value for name, value in numbers.items() if name not in everything},
+    )
+    exact = np.full(result.array.shape, -np.inf, F32)
+    exact[..., : case.keys] = expected(case, inputs["mask_bias"].array if inputs else None)
+    differs = result.array.view(np.uint32) != exact.view(np.uint32)
+    differs &= ~(np.isnan(result.array) & np.isnan(exact))
+    if differs.any():
+        fail(case, "key_bias", differs, result.array, exact)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every three values of different fields meet."""
+    found = every(
+        Case,
+        mask=MASKS,
+        keys=(1, 127, 128, 129, 300),
+        batch=(1, 2),
+        rows=(1, 3),
+        layout=tuple(LAYOUTS),
+        values=("normal", "far", "not finite"),
+        bias_scale=(1.0, 5.656854249492381, 2.0**60),
+        threads=(32, 128),
+    )
+    rng = np.random.default_rng(0)
+    return tuple(covering([case for case in found if rng.random() < 0.3], together=3))
+
+
+@pytest.mark.kernel
+@parts(2)
+@pytest.mark.parametrize("arch", ["sm_70", "sm_90"])
+def test_biases_on_the_cpu_executor(arch: str, part: slice) -> None:
+    check_all(check, cases()[part], SimExecutor(arch))
+
+
+@pytest.mark.gpu
+def test_biases_on_a_device(executor: DriverExecutor) -> None:
+    check_all(check, cases(), executor)
+
+
+# -- The host half ---------------------------------------------------------------------------------
+
+SM_70 = architecture("sm_70")
+
+
+def views(positions: int = 128) -> Any:
+    arrays = {
+        "key_bias": lay_out((1, 2, positions), F32),
+        "mask_bias": lay_out((1, 2, 1, 1, 9), F32),
+    }
+    return host_views(arrays, readonly=False)
+
+
+@pytest.mark.unit
+def test_the_parameter_block_is_that_of_the_header() -> None:
+    config = key_bias.Config("f32")
+    names = set(key_bias.parameters(config, **views(), keys=9, bias_scale=1.0))
+    assert names == {field.name for field in load_header().kernels[key_bias.NAME].fields}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (dict(mask="none"), "mask must be one of bounds, bool, f16, bf16, f32, not 'none'"),
+        (dict(threads=48), "threads must be a multiple of 32 from 32 to 1024, not 48"),
+        (dict(threads=2048), "threads must be a multiple of 32 from 32 to 1024, not 2048"),
+    ],
+)
+def test_each_constraint(changes: dict[str, Any], reason: str) -> None:
+    base = key_bias.Config()
+    assert not key_bias.violations(base, SM_70)
+    (found,) = key_bias.violations(replace(base, **changes), SM_70)
+    assert reason in found
+
+
+@pytest.mark.unit
+def test_what_is_for_another_instance_is_refused() -> None:
+    with pytest.raises(ValueError, match="key_bias: expected 256 positions; got 128"):
+        key_bias.parameters(key_bias.Config("f32"), **views(), keys=129, bias_scale=1.0)
+    with pytest.raises(ValueError, match="mask_bias: this instance is for 'bounds'"):
+        key_bias.parameters(key_bias.Config("bounds"), **views(), keys=9, bias_scale=1.0)
+    without = {"key_bias": views()["key_bias"]}
+    with pytest.raises(ValueError, match="mask_bias: this instance is for 'f32'"):
+        key_bias.parameters(key_bias.Config("f32"), **without, keys=9, bias_scale=1.0)
+
+
+@pytest.mark.unit
+def test_a_warp_has_128_keys() -> None:
+    assert key_bias.Config(threads=128).grid(2, 3, 129) == (3, 1, 1)
+    assert key_bias.Config(threads=32).grid(2, 3, 129) == (12, 1, 1)
+    assert key_bias.Config(threads=128).grid(1, 1, 1) == (1, 1, 1)
