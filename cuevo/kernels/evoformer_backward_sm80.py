@@ -93,7 +93,9 @@ class Config:
     stages: int = 3
     """Shared-memory stages of what is walked."""
     own_in_registers: bool = False
-    """Keep the fragments of the owned operands in registers, or read them for each step."""
+    """Keep the fragments of the owned operands in registers (of warp_rows > 1: those of one row for
+    a lap), or read them for each step.
+    """
     mask: bool = False
     """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
     pair: str = "none"
@@ -175,7 +177,7 @@ class Config:
         other = self.block_rows * self.block_other * (row + self.value_bytes)
         stage = other + self.block_own * self.block_other * self.pair_size
         meeting = self.sums_rows and self.block_rows > self.warp_rows
-        sums = self.threads * self.m_tiles * self.block_other * 2 if meeting else 0
+        sums = self.threads * self.m_tiles * self.block_other * 4 if meeting else 0
         return own + self.stages * stage + sums
 
     def row_groups(self, problem: Problem) -> int:
@@ -272,13 +274,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.warp_rows < 1 or c.block_rows < 1 or c.block_rows % c.warp_rows:
         yield f"block_rows = {c.block_rows} is no multiple of warp_rows = {c.warp_rows}"
         return
-    if c.warp_rows > 1 and (c.side == "keys" or c.own_in_registers):
-        yield "warp_rows > 1 is for queries, whose operands are then read from shared memory"
+    if c.warp_rows > 1 and c.side == "keys":
+        yield "warp_rows > 1 is for queries"
     groups = c.block_rows // c.warp_rows
-    if c.sums_rows and groups > 1 and (groups not in (2, 4) or c.chunk_other != 32):
+    if c.sums_rows and groups > 1 and (groups not in (2, 4) or c.chunk_other not in (16, 32)):
         yield (
-            "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys; got "
-            f"{groups}, {c.chunk_other}"
+            "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
+            f"two steps; got {groups}, {c.chunk_other}"
         )
     if not 32 <= c.threads <= 1024:
         yield f"{c.threads} threads; a threadblock has 32 to 1024"
@@ -436,13 +438,17 @@ class Shape:
         return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
 
 
-#: Tilings by the largest head_dim that they are for.
+#: Tilings by the largest head_dim that they are for, measured on an H200 at 32 (docs/measurements).
+#: Sums over rows are cheapest where a warp has two rows and two warps share theirs: the fewer rows,
+#: the more often the sums travel; the more, the fewer registers and threadblocks there are.
 KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            Shape(2, 1, 64, 32, 32, 3, 2, True, 1.00),
-            Shape(1, 1, 64, 32, 32, 3, 4, True, 1.00),
+            Shape(1, 1, 64, 64, 16, 2, 4, True, 1.00),
+            Shape(1, 1, 64, 64, 32, 2, 4, True, 1.00),
+            Shape(2, 1, 64, 64, 32, 2, 2, True, 0.98),
+            Shape(1, 1, 64, 64, 32, 2, 2, True, 0.75, m_tiles=1),
             Shape(1, 1, 32, 32, 32, 3, 8, True, 0.70),
         ),
     ),
@@ -450,7 +456,7 @@ KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
         64,
         (
             Shape(1, 1, 128, 32, 32, 2, 1, False, 1.00, m_tiles=1),
-            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.90, m_tiles=1),
+            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.98, m_tiles=1),
         ),
     ),
     (128, (Shape(1, 1, 64, 32, 32, 2, 1, False, 1.00, m_tiles=1),)),
@@ -459,21 +465,32 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            Shape(8, 2, 64, 32, 32, 2, 1, False, 1.00),
-            Shape(4, 1, 32, 32, 32, 2, 3, False, 0.90),
-            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.70, sums=False),
+            Shape(4, 2, 64, 32, 16, 2, 2, True, 1.00),
+            Shape(8, 2, 64, 32, 32, 2, 1, False, 0.96),
+            Shape(4, 1, 32, 32, 32, 2, 2, True, 0.84),
             Shape(1, 1, 64, 32, 32, 3, 4, False, 0.50),
-            Shape(1, 1, 64, 32, 32, 3, 6, False, 1.68, sums=False),
+            Shape(1, 1, 32, 32, 32, 3, 8, False, 0.40),
+            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.44, sums=False),
+            Shape(1, 1, 64, 32, 32, 3, 6, False, 1.42, sums=False),
         ),
     ),
     (
         64,
         (
-            Shape(1, 1, 128, 32, 32, 2, 1, False, 1.00, m_tiles=1),
-            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.90, m_tiles=1),
+            Shape(4, 1, 32, 32, 32, 2, 1, False, 1.00),
+            Shape(2, 1, 64, 32, 32, 2, 1, False, 0.80),
+            Shape(1, 1, 64, 32, 32, 2, 2, False, 0.50, m_tiles=1),
+            Shape(1, 1, 64, 32, 32, 2, 3, False, 1.40, sums=False),
+            Shape(1, 1, 128, 32, 32, 2, 2, False, 1.40, sums=False),
         ),
     ),
-    (128, (Shape(1, 1, 64, 32, 32, 2, 1, False, 1.00, m_tiles=1),)),
+    (
+        128,
+        (
+            Shape(2, 1, 64, 32, 32, 2, 1, False, 1.00, m_tiles=1),
+            Shape(1, 1, 64, 32, 32, 2, 1, False, 0.60, m_tiles=1),
+        ),
+    ),
 )
 
 
@@ -512,11 +529,19 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 def roomier(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor, at last fewer positions to a warp.
+    multiprocessor, owned operands in shared memory, one row N at a time, at last fewer positions to
+    a warp.
     """
     yield from choice.roomier(config)
+    alone = replace(config, min_blocks=1)
+    if config.own_in_registers:
+        yield (alone := replace(alone, own_in_registers=False))
+    if config.warp_rows > 1:
+        yield (
+            alone := replace(alone, warp_rows=1, block_rows=config.block_rows // config.warp_rows)
+        )
     if config.m_tiles > 1:
-        yield replace(config, m_tiles=1, min_blocks=1)
+        yield replace(alone, m_tiles=1)
 
 
 def adapt(config: Config, problem: Problem) -> Config:
