@@ -6,6 +6,7 @@ alone, and no peer is needed to do so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ class Inputs:
     v: Any
     mask_bias: Any  # [1, N, 1, 1, L], 0 or MASK_VALUE
     pair_bias: Any  # [1, 1, H, L, L]
+    dout: Any = None  # as q; in backward
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Backend(Clock, Protocol):
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         """`array[0, rows, queries]` on the host, in float64."""
+
+    def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
+        """`array[index]` on the host, in float64; `index` has integers and slices."""
+
+    def peak_bytes(self, call: Callable[[], Any]) -> int | None:
+        """Device memory that cuevo takes at its peak in a call, the results included; None where
+        that is not known.
+        """
 
     def free_bytes(self) -> int:
         """Device memory that is free now."""
@@ -120,9 +130,14 @@ class TorchBackend:
         return torch.randn(shape, device="cuda", dtype=kind, generator=generator)
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
+        return self.part(array, (0, rows, queries))
+
+    def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
         tensor = array if isinstance(array, self._torch.Tensor) else self._torch.from_dlpack(array)
-        part = tensor[0, rows, queries].to(self._torch.float64).cpu().numpy()
-        return np.asarray(part)
+        return np.asarray(tensor[index].to(self._torch.float64).cpu().numpy())
+
+    def peak_bytes(self, call: Callable[[], Any]) -> int | None:
+        return pool_peak_bytes(self._torch.cuda.current_device(), call, self.synchronize)
 
     def record(self) -> Any:
         event = self._torch.cuda.Event(enable_timing=True)
@@ -199,12 +214,18 @@ class DriverBackend:
         return copy
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
+        return self.part(array, (0, rows, queries))
+
+    def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
         from cuevo.arrays import view
         from cuevo.device_array import copy_to_host
         from cuevo.stream import resolve_stream
 
         host = copy_to_host(view(array), resolve_stream())
-        return np.asarray(host[0, rows, queries].astype(np.float64))
+        return np.asarray(host[index].astype(np.float64))
+
+    def peak_bytes(self, call: Callable[[], Any]) -> int | None:
+        return pool_peak_bytes(0, call, self.synchronize)
 
     def record(self) -> Any:
         return self._executor.record_event()
@@ -238,15 +259,10 @@ def read_facts(ordinal: int) -> DeviceFacts:
     names = driver.CUdevice_attribute
 
     def attribute(which: Any) -> int:
-        return int(check(driver.cuDeviceGetAttribute(which, device)))
+        return int(_value(driver.cuDeviceGetAttribute(which, device), doing))
 
-    def check(result: tuple[Any, ...]) -> Any:
-        status, *values = result
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"reading the attributes of CUDA device {ordinal}: {status.name}")
-        return values[0]
-
-    device = check(driver.cuDeviceGet(ordinal))
+    doing = f"reading the attributes of CUDA device {ordinal}"
+    device = _value(driver.cuDeviceGet(ordinal), doing)
     info = require_device(ordinal)
     return DeviceFacts(
         name=info.name,
@@ -255,3 +271,34 @@ def read_facts(ordinal: int) -> DeviceFacts:
         clock_hz=attribute(names.CU_DEVICE_ATTRIBUTE_CLOCK_RATE) * 1e3,
         l2_bytes=attribute(names.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
     )
+
+
+def pool_peak_bytes(ordinal: int, call: Callable[[], Any], synchronize: Callable[[], None]) -> int:
+    """What the use of a device's current memory pool, which cuevo allocates from, rises by at the
+    peak of a call.
+    """
+    from cuda.bindings import driver
+
+    names = driver.CUmemPool_attribute
+    doing = f"reading the memory pool of CUDA device {ordinal}"
+
+    def attribute(which: Any) -> int:
+        return int(_value(driver.cuMemPoolGetAttribute(pool, which), doing))
+
+    pool = _value(driver.cuDeviceGetMemPool(_value(driver.cuDeviceGet(ordinal), doing)), doing)
+    synchronize()
+    before = attribute(names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    high = names.CU_MEMPOOL_ATTR_USED_MEM_HIGH
+    _value(driver.cuMemPoolSetAttribute(pool, high, driver.cuuint64_t(0)), doing)
+    result = call()
+    synchronize()
+    del result
+    return attribute(high) - before
+
+
+def _value(result: tuple[Any, ...], doing: str) -> Any:
+    """What a function of the driver returned beside its status, if anything."""
+    status, *values = result
+    if status.name != "CUDA_SUCCESS":
+        raise RuntimeError(f"{doing}: {status.name}")
+    return values[0] if values else None

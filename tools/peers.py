@@ -7,14 +7,14 @@ dependency: one that cannot be imported is listed with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from backends import Inputs
-from workloads import BIASES, Workload
+from workloads import BIASES, Workload, key_of
 
 Call = Callable[[], Any]
 
@@ -43,7 +43,9 @@ class Contender:
     biases: str
     prepare: Callable[[Inputs], Call]
     as_output: Callable[[Any], Any] = _unchanged
-    """From what a call returns to [1, N, L, H, D]."""
+    """From what a call returns to [1, N, L, H, D]; in backward to gradients by the names of their
+    operands, in the layouts of `Inputs`.
+    """
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     refuses: Callable[[Workload], str] = _never
     """Why a workload is out of reach; empty where it is not."""
@@ -51,10 +53,17 @@ class Contender:
     """Called before each workload."""
     describe: Callable[[Inputs], str] = _nothing_to_say
     """What it has configured for the inputs, in words."""
+    gradients: str = ""
+    """In backward, which of `BIASES` it computes the gradients of."""
 
     @property
     def key(self) -> str:
-        return f"{self.name}, {self.biases}"
+        return key_of(self.name, self.biases, self.gradients)
+
+    @property
+    def variant(self) -> str:
+        """One of `BIASES`: the gradients in backward, the biases in forward."""
+        return self.gradients or self.biases
 
     @property
     def is_cuevo(self) -> bool:
@@ -66,7 +75,7 @@ def cuevo_contenders(changes: Mapping[str, Any]) -> list[Contender]:
     import cuevo
 
     def prepare(biases: str, config: Any, inputs: Inputs) -> Call:
-        return partial(cuevo.attention, **_arguments(inputs, biases), config=config)
+        return partial(cuevo.attention, **arguments_of(inputs, biases), config=config)
 
     return [
         Contender(
@@ -80,7 +89,8 @@ def cuevo_contenders(changes: Mapping[str, Any]) -> list[Contender]:
     ]
 
 
-def _arguments(inputs: Inputs, biases: str) -> dict[str, Any]:
+def arguments_of(inputs: Inputs, biases: str) -> dict[str, Any]:
+    """q, k, v and the biases, as arguments of `cuevo.attention`."""
     arguments = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
     if biases == "both":
         arguments["mask_bias"] = inputs.mask_bias
@@ -95,18 +105,24 @@ def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     from cuevo.kernels import evoformer_forward_sm80 as kernel
     from cuevo.placement import architecture_of, executor_for
 
-    views = {name: view(array) for name, array in _arguments(inputs, biases).items()}
+    views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
     place = executor_for(None, list(views.values()))
     chosen = kernel.choose(state_problem(**views), architecture_of(place))
     values = asdict(replace(chosen, **changes) if changes else chosen)
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def import_peers() -> tuple[list[Contender], dict[str, str]]:
+Loader = Callable[[str], Contender]
+"""Imports what a peer needs; called with its name."""
+
+
+def import_peers(
+    loaders: Iterable[tuple[str, Loader]],
+) -> tuple[list[Contender], dict[str, str]]:
     """The peers that can be imported here, and why the others cannot."""
     found: list[Contender] = []
     absent: dict[str, str] = {}
-    for name, load in _PEERS.items():
+    for name, load in loaders:
         try:
             found.append(load(name))
         except Exception as error:  # an import may fail in any way; the peer is optional
@@ -122,12 +138,12 @@ def first_line(error: BaseException) -> str:
 # -- torch's own ---------------------------------------------------------------------------------
 
 
-def _heads_first(tensor: Any) -> Any:
+def heads_first(tensor: Any) -> Any:
     """[1, N, L, H, D] as a view [N, H, L, D]."""
     return tensor[0].transpose(1, 2)
 
 
-def _heads_last(result: Any) -> Any:
+def heads_last(result: Any) -> Any:
     """[N, H, L, D] as a view [1, N, L, H, D]."""
     return result.transpose(1, 2)[None]
 
@@ -137,7 +153,7 @@ def _sdpa(backend_name: str, biases: str, name: str) -> Contender:
     from torch.nn.functional import scaled_dot_product_attention
 
     def prepare(inputs: Inputs) -> Call:
-        q, k, v = (_heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
+        q, k, v = (heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
         if biases == "none":
             return partial(scaled_dot_product_attention, q, k, v)
         heads, length = inputs.pair_bias.shape[2:4]
@@ -145,7 +161,7 @@ def _sdpa(backend_name: str, biases: str, name: str) -> Contender:
         return partial(scaled_dot_product_attention, q, k, v, attn_mask=mask)
 
     backend = getattr(SDPBackend, backend_name)
-    return Contender(name, biases, prepare, _heads_last, partial(sdpa_kernel, backend))
+    return Contender(name, biases, prepare, heads_last, partial(sdpa_kernel, backend))
 
 
 def _flex(name: str) -> Contender:
@@ -161,11 +177,11 @@ def _flex(name: str) -> Contender:
     compiled = torch.compile(attend, dynamic=False)
 
     def prepare(inputs: Inputs) -> Call:
-        q, k, v = (_heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
+        q, k, v = (heads_first(tensor) for tensor in (inputs.q, inputs.k, inputs.v))
         return partial(compiled, q, k, v, inputs.mask_bias[0, :, 0, 0], inputs.pair_bias[0, 0])
 
     # Every workload has its own shapes; the compiler gives up on a function after a few of them.
-    return Contender(name, "both", prepare, _heads_last, start=torch.compiler.reset)
+    return Contender(name, "both", prepare, heads_last, start=torch.compiler.reset)
 
 
 # -- other packages ------------------------------------------------------------------------------
@@ -201,7 +217,7 @@ def _trifast(name: str) -> Contender:
     )
 
 
-_PEERS: dict[str, Callable[[str], Contender]] = {
+PEERS: dict[str, Loader] = {
     "SDPA mem-efficient": partial(_sdpa, "EFFICIENT_ATTENTION", "pair"),
     "SDPA cuDNN": partial(_sdpa, "CUDNN_ATTENTION", "pair"),
     "FlexAttention": _flex,

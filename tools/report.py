@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from measure import Times
-from workloads import Workload
+from workloads import Workload, key_of
 
 ERROR_LIMIT = 1e-2
 """A relative error above this is a wrong result, not a rounding."""
@@ -28,12 +28,26 @@ class Result:
     contender: str
     biases: str
     relative_error: float | None = None
+    """The largest of `errors`."""
     milliseconds: Times | None = None
     teraflops: float | None = None
     ex2_share: float | None = None
     host_microseconds: float | None = None
     configuration: str = ""
     reason: str = ""
+    gradients: str = ""
+    """In backward, the gradients of biases that are computed."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Relative error of each result."""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.contender, self.biases, self.gradients)
+
+    @property
+    def variant(self) -> str:
+        """What times are compared by: the gradients in backward, the biases in forward."""
+        return self.gradients or self.biases
 
     @property
     def is_cuevo(self) -> bool:
@@ -61,16 +75,41 @@ def print_table(workload: Workload, results: Sequence[Result], facts: dict[str, 
     ours = own_times(results)
     load = facts["under_load"]
     print(f"\nN,H,L,D = {workload}   {facts['input_sets']} input sets", end="")
-    print(f"   {load['clocks.sm']}, {load['power.draw']} under load\n" if load else "\n")
-    figures = ("ms", "TF/s", "ex2", "error", "host us", *(f"x {name}" for name in ours))
-    print_rows(("contender", "biases", *figures), [cells(x, ours) for x in results], words=2)
+    print(f"   {load['clocks.sm']}, {load['power.draw']} under load" if load else "")
+    if "memory" in facts:
+        print(memory_line(facts["memory"]))
+    print()
+    backward = any(entry.gradients for entry in results)
+    words = ("contender", "biases", *(["bias grads"] if backward else []))
+    figures = ("ms", "TF/s", *([] if backward else ["ex2"]), "error", "host us")
+    ratios = tuple(f"x {name}" for name in ours)
+    rows = [cells(entry, ours) for entry in results]
+    print_rows((*words, *figures, *ratios), rows, words=len(words))
     for entry in results:
         if entry.configuration:
-            print(f"{entry.contender}, {entry.biases}: {entry.configuration}")
+            print(f"{entry.key}: {entry.configuration}")
+        if len(entry.errors) > 1:
+            listed = ", ".join(f"d{name} {error:.1e}" for name, error in entry.errors.items())
+            print(f"{entry.key}: errors {listed}")
         if entry.reason:
-            print(f"{entry.contender}, {entry.biases}: {entry.reason}")
+            print(f"{entry.key}: {entry.reason}")
         elif entry.is_wrong:
-            print(f"{entry.contender}, {entry.biases}: WRONG by {entry.relative_error:.2e}")
+            print(f"{entry.key}: WRONG by {entry.relative_error:.2e}")
+
+
+def memory_line(memory: dict[str, Any]) -> str:
+    """Bytes of a call of cuevo with the gradients of both biases, in words."""
+    if "reason" in memory:
+        return f"memory: {memory['reason']}"
+
+    def mega(name: str) -> str:
+        return f"{memory[name] / 1e6:.1f} MB"
+
+    line = f"memory: workspace {mega('workspace')}; "
+    line += f"3 q + lse + delta + fp32 bias gradients {mega('compared_to')}"
+    if memory["peak"] is None:
+        return line
+    return f"{line}; peak of a call {mega('peak')}, results {mega('results')} of it"
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> None:
@@ -91,26 +130,29 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], words: in
 
 
 def own_times(results: Sequence[Result]) -> dict[str, float]:
-    """Milliseconds of the first configuration of cuevo for each combination of biases."""
+    """Milliseconds of the first configuration of cuevo for each combination of biases, in backward
+    of their gradients.
+    """
     ours: dict[str, float] = {}
     for entry in results:
         if entry.is_cuevo and entry.milliseconds is not None:
-            ours.setdefault(entry.biases, entry.milliseconds.median)
+            ours.setdefault(entry.variant, entry.milliseconds.median)
     return ours
 
 
 def cells(entry: Result, ours: dict[str, float]) -> list[str]:
     """One row of the table."""
+    words = [entry.contender, entry.biases, *([entry.gradients] if entry.gradients else [])]
     error = "" if entry.relative_error is None else f"{entry.relative_error:.1e}"
+    backward = bool(entry.gradients)
     if entry.milliseconds is None:
-        return [entry.contender, entry.biases, "-", "", "", error]
+        return [*words, "-", "", *([] if backward else [""]), error]
     median = entry.milliseconds.median
     return [
-        entry.contender,
-        entry.biases,
+        *words,
         f"{median:.4f}" if median < 1 else f"{median:.3f}",
         f"{entry.teraflops:.1f}",
-        f"{entry.ex2_share:.1%}",
+        *([] if backward else [f"{entry.ex2_share:.1%}"]),
         error,
         f"{entry.host_microseconds:.1f}",
         *(f"{median / own:.2f}" for own in ours.values()),

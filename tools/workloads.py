@@ -11,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 BIASES = ("both", "pair", "none")
-"""Which biases a call has: mask and pair, the pair bias alone, neither."""
+"""Which biases a call has, or which gradients of biases: mask and pair, the pair bias alone,
+neither.
+"""
+
+
+def key_of(contender: str, biases: str, gradients: str = "") -> str:
+    """What a contender is called: its name, the biases it has, and their gradients in backward."""
+    return f"{contender}, {biases}" + (f", bias grads {gradients}" if gradients else "")
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,11 @@ class Workload:
         """Floating-point operations of forward: a multiply and an add, in two products."""
         return 4 * self.scores * self.head_dim
 
+    @property
+    def backward_operations(self) -> int:
+        """Those of backward: five products."""
+        return 10 * self.scores * self.head_dim
+
     def tensor_bytes(self, element_size: int = 2) -> int:
         """Bytes of one of q, k, v, out."""
         return self.rows * self.length * self.heads * self.head_dim * element_size
@@ -45,6 +57,13 @@ class Workload:
         pair = self.heads * self.length * self.length * element_size
         mask = self.rows * self.length * element_size
         return 4 * self.tensor_bytes(element_size) + pair + mask
+
+    def backward_traffic_bytes(self, element_size: int = 2) -> int:
+        """Likewise of backward: dout, q, k, v, out, lse and the biases, and the gradients."""
+        pair = self.heads * self.length * self.length * element_size
+        mask = self.rows * self.length * element_size
+        lse = self.rows * self.heads * self.length * 4
+        return 8 * self.tensor_bytes(element_size) + lse + 2 * (pair + mask)
 
 
 FORWARD = tuple(
@@ -66,6 +85,22 @@ FORWARD = tuple(
 """MSA rows, triangle attention from small to large crops, and templates or long chains."""
 
 QUICK = (FORWARD[0], FORWARD[4], FORWARD[7])
+
+BACKWARD = tuple(
+    Workload(*sizes)
+    for sizes in (
+        (128, 8, 256, 32),
+        (384, 4, 384, 32),
+        (768, 4, 768, 32),
+        (1024, 4, 1024, 32),
+        (512, 4, 512, 64),
+        (512, 8, 512, 8),
+        (1, 16, 768, 32),
+    )
+)
+"""MSA rows, triangle attention at three crops, large and small head dims, a single row."""
+
+QUICK_BACKWARD = (BACKWARD[1], BACKWARD[2])
 
 _FIELDS = {"N": "rows", "H": "heads", "L": "length", "D": "head_dim"}
 
@@ -97,13 +132,14 @@ def select(filters: Sequence[str], workloads: Iterable[Workload] = FORWARD) -> l
     return list(chosen)
 
 
-def input_sets(workload: Workload, l2_bytes: int, free_bytes: int) -> int:
+def input_sets(traffic: int, l2_bytes: int, free_bytes: int) -> int:
     """How many sets of inputs to rotate among, so that none is found in the L2 cache.
+
+    `traffic` is the bytes of one set with its results.
 
     Between two uses of a set at least twice the L2 capacity of other sets is touched, where the
     free memory allows (half of it is left alone). At least one set, at most 16.
     """
-    traffic = workload.traffic_bytes()
     wanted = 1 + math.ceil(2 * l2_bytes / traffic)
     fitting = free_bytes // 2 // traffic
     return max(1, min(wanted, fitting, 16))

@@ -1,4 +1,6 @@
 import json
+import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -6,25 +8,12 @@ import pytest
 
 import bench
 from backends import DeviceFacts, Inputs
+from backward_peers import GRADIENTS
 from cuevo import reference
+from directions import BACKWARD_PASS
 from measure import Times
-from peers import Contender
+from peers import Contender, arguments_of
 from workloads import BIASES, Workload
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(("extent", "count"), [(1, 3), (3, 3), (128, 3), (769, 64), (2048, 64)])
-def test_what_is_checked_reaches_from_end_to_end(extent, count):
-    indices = range(extent)[bench.spread(extent, count)]
-    assert indices[-1] == extent - 1
-    assert min(count, extent) <= len(indices) <= 2 * count
-    assert indices[0] < max(1, extent // count)
-
-
-@pytest.mark.unit
-def test_relative_error_is_by_norm():
-    expected = np.array([[3.0, 4.0]])
-    assert bench.relative_error(expected + np.array([[0.0, 0.5]]), expected) == pytest.approx(0.1)
 
 
 class HostBackend:
@@ -47,8 +36,14 @@ class HostBackend:
             *(generator.standard_normal(size).astype(ml_dtypes.bfloat16) for size in sizes)
         )
 
-    def slices(self, array, rows, queries):
-        return array[0, rows, queries].astype(np.float64)
+    def normal(self, shape, dtype, seed):
+        return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+    def part(self, array, index):
+        return array[index].astype(np.float64)
+
+    def peak_bytes(self, call):
+        return None
 
     def record(self):
         self.now += self.tick
@@ -77,14 +72,18 @@ def attention(inputs, biases):
 
 
 def contender(backend, name, biases, milliseconds, compute=attention):
+    return Contender(name, biases, prepared(backend, milliseconds, compute, biases))
+
+
+def prepared(backend, milliseconds, compute, *options):
     def prepare(inputs):
         def call():
             backend.now += milliseconds
-            return compute(inputs, biases)
+            return compute(inputs, *options)
 
         return call
 
-    return Contender(name, biases, prepare)
+    return prepare
 
 
 @pytest.mark.unit
@@ -115,6 +114,71 @@ def test_a_workload_is_measured_checked_and_failures_are_recorded(monkeypatch):
     assert failed.milliseconds is None
     assert failed.reason == "RuntimeError: no kernel"
     assert facts["input_sets"] > 1
+
+
+def gradients(inputs, biases, wanted):
+    arguments = arguments_of(inputs, biases)
+    results = reference.attention_backward(inputs.dout, **arguments)
+    return {name: results[GRADIENTS["both"].index(name)] for name in wanted}
+
+
+@pytest.mark.unit
+def test_backward_is_checked_by_gradient_and_counts_five_products(monkeypatch):
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    backend = HostBackend()
+
+    def wrong_dk(inputs, biases, wanted):
+        found = gradients(inputs, biases, wanted)
+        return {**found, "k": -found["k"]}
+
+    def entry(name, biases, which, milliseconds, compute=gradients):
+        prepare = prepared(backend, milliseconds, compute, biases, GRADIENTS[which])
+        return Contender(name, biases, prepare, gradients=which)
+
+    contenders = [
+        entry("cuevo", "both", "both", 0.5),
+        entry("pair", "pair", "pair", 1.0),
+        entry("none", "none", "none", 0.25),
+        entry("wrong", "both", "none", 0.1, wrong_dk),
+    ]
+    workload = Workload(5, 2, 24, 8)
+    direction = replace(BACKWARD_PASS, memory=lambda *arguments: {"peak": 7})
+    results, facts = bench.measure_workload(backend, workload, contenders, "bf16", 2, direction)
+    both, pair, none, wrong = results
+    for result in (both, pair, none):
+        assert tuple(result.errors) == GRADIENTS[result.gradients]
+        assert result.relative_error == max(result.errors.values()) < 1e-12
+    assert wrong.errors["k"] == wrong.relative_error == pytest.approx(2.0)
+    assert wrong.is_wrong
+    assert wrong.errors["q"] < 1e-12
+    assert both.milliseconds.median == pytest.approx(0.5)
+    assert both.teraflops == pytest.approx(workload.backward_operations / 0.5e-3 / 1e12)
+    assert both.ex2_share is None
+    assert facts["memory"] == {"peak": 7}
+
+
+@pytest.mark.unit
+def test_memory_that_cannot_be_read_is_no_failure(monkeypatch):
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    backend = HostBackend()
+
+    def fail(*arguments):
+        raise RuntimeError("no pool")
+
+    prepare = prepared(backend, 0.5, gradients, "both", GRADIENTS["both"])
+    contender = Contender("cuevo", "both", prepare, gradients="both")
+    direction = replace(BACKWARD_PASS, memory=fail)
+    (result,), facts = bench.measure_workload(
+        backend, Workload(2, 1, 8, 8), [contender], "bf16", 1, direction
+    )
+    assert result.reason == ""
+    assert facts["memory"] == {"reason": "RuntimeError: no pool"}
+
+
+@pytest.mark.unit
+def test_the_worst_error_is_the_largest_and_nan_is_worse():
+    assert bench.worst({"q": 1e-3, "k": 2e-3}) == 2e-3
+    assert math.isnan(bench.worst({"q": 1e-3, "k": math.nan, "v": 2.0}))
 
 
 @pytest.mark.unit
@@ -171,6 +235,38 @@ def test_a_run_with_a_configuration_that_cannot_be_is_exit_code_1(capsys, monkey
     command = ["--workload=2,1,16,16", "--repeats=1", "--biases=none", "--config=stages=99"]
     assert bench.main(command) == 1
     assert "cuevo stages=99, none: ValueError: config:" in capsys.readouterr().out
+
+
+@pytest.mark.kernel
+def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    changes = "keys.stages=2,queries.min_blocks=1"
+    command = ["--direction=backward", "--workload=2,1,40,16", "--repeats=1", f"--json={path}"]
+    assert bench.main([*command, f"--config={changes}"]) == 0
+    printed = capsys.readouterr().out
+    record = json.loads(path.read_text())
+    assert record["direction"] == "backward"
+    (workload,) = record["workloads"]
+    results = {(entry["contender"], entry["gradients"]): entry for entry in workload["results"]}
+    names = ("cuevo", f"cuevo {changes}")
+    assert set(results) == {(name, gradients) for name in names for gradients in BIASES}
+    for (_, gradients), entry in results.items():
+        assert tuple(entry["errors"]) == GRADIENTS[gradients]
+        assert entry["relative_error"] < 1e-2
+        assert entry["reason"] == ""
+    chosen = results[f"cuevo {changes}", "both"]["configuration"]
+    assert "keys.stages=2" in chosen
+    assert "queries.min_blocks=1" in chosen
+    assert "head_dim" not in chosen
+    memory = workload["memory"]
+    pair, mask, q, statistics = 40 * 40, 2 * 40, 2 * 40 * 16, 4 * 2 * 40
+    assert memory["results"] == 2 * (3 * q + pair + mask)
+    assert memory["compared_to"] == 2 * 3 * q + 2 * statistics + 4 * (pair + mask)
+    assert memory["workspace"] > memory["fp32_bias_gradients"]
+    assert "| bias grads |" in printed
+    assert "memory: workspace" in printed
 
 
 @pytest.mark.unit

@@ -17,7 +17,7 @@ ROWS = LENGTH = 12  # trifast takes nothing else
 HEADS, HEAD_DIM = 3, 16
 
 
-def test_a_peer_that_cannot_be_imported_is_absent_with_the_reason(monkeypatch):
+def test_a_peer_that_cannot_be_imported_is_absent_with_the_reason():
     def present(name):
         return peers.Contender(name, "pair", lambda inputs: None)
 
@@ -27,9 +27,7 @@ def test_a_peer_that_cannot_be_imported_is_absent_with_the_reason(monkeypatch):
     def broken(name):
         raise OSError("libcudart.so.12: cannot open\nsecond line")
 
-    loaders = {"a": present, "b": absent, "c": broken}
-    monkeypatch.setattr(peers, "_PEERS", loaders)
-    found, missing = peers.import_peers()
+    found, missing = peers.import_peers([("a", present), ("b", absent), ("c", broken)])
     assert [contender.key for contender in found] == ["a, pair"]
     assert missing == {
         "b": "ModuleNotFoundError: No module named 'no_such_module'",

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from measure import Times
-from report import Result, cells, own_times, print_table
+from report import Result, cells, memory_line, own_times, print_table
 from workloads import Workload
 
 pytestmark = pytest.mark.unit
@@ -61,3 +61,53 @@ def test_a_piped_table_is_plain_and_narrow(capsys):
     assert "FlexAttention, both: RuntimeError: no" in lines
     assert "cuevo, none: WRONG by 5.00e-01" in lines
     assert not any("\033" in line for line in lines)
+
+
+def backward(name, biases, gradients, milliseconds, error=2e-3):
+    times = Times(milliseconds, milliseconds, milliseconds, 9)
+    errors = {"q": error / 2, "pair_bias": error}
+    return Result(
+        "8,4,16,32", name, biases, error, times, 100.0, None, 12.34,
+        gradients=gradients, errors=errors,
+    )  # fmt: skip
+
+
+BACKWARD = [
+    backward("cuevo", "both", "both", 0.5),
+    backward("cuevo", "both", "pair", 0.4),
+    backward("cuevo", "both", "none", 0.25),
+    backward("cuevo keys.stages=2,queries.min_blocks=1", "both", "both", 0.6),
+    backward("FlashAttention-2", "none", "none", 1.0),
+    Result("8,4,16,32", "FlexAttention", "both", reason="RuntimeError: no", gradients="pair"),
+]
+MEMORY = {"workspace": 2_500_000, "peak": 7_000_000, "results": 4_000_000, "compared_to": 9_123_456}
+
+
+def test_ratios_in_backward_go_by_the_gradients_of_biases():
+    ours = own_times(BACKWARD)
+    assert ours == {"both": 0.5, "pair": 0.4, "none": 0.25}
+    shown = ["FlashAttention-2", "none", "none", "1.000", "100.0", "2.0e-03", "12.3"]
+    assert cells(BACKWARD[4], ours) == [*shown, "2.00", "2.50", "4.00"]
+    assert cells(BACKWARD[5], ours) == ["FlexAttention", "both", "pair", "-", "", ""]
+
+
+def test_a_backward_table_has_gradients_their_errors_and_memory(capsys):
+    facts = {"input_sets": 3, "under_load": {}, "memory": MEMORY}
+    print_table(Workload(8, 4, 16, 32), BACKWARD, facts)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[2].startswith("memory: workspace 2.5 MB; ")
+    heading = [cell.strip() for cell in lines[4].strip("|").split("|")]
+    ratios = ["x both", "x pair", "x none"]
+    figures = ["ms", "TF/s", "error", "host us"]
+    assert heading == ["contender", "biases", "bias grads", *figures, *ratios]
+    named = "cuevo, both, bias grads both: errors dq 1.0e-03, dpair_bias 2.0e-03"
+    assert named in lines
+    assert "FlexAttention, both, bias grads pair: RuntimeError: no" in lines
+
+
+def test_memory_is_said_in_megabytes():
+    compared = "memory: workspace 2.5 MB; 3 q + lse + delta + fp32 bias gradients 9.1 MB"
+    assert memory_line(MEMORY) == f"{compared}; peak of a call 7.0 MB, results 4.0 MB of it"
+    assert memory_line({**MEMORY, "peak": None}) == compared
+    assert memory_line({"reason": "RuntimeError: no"}) == "memory: RuntimeError: no"
