@@ -21,9 +21,9 @@ because copies landed at that moment, and what global loads read in the same ban
 executor know only addresses. Copies of 8 and 4 bytes put a chunk of 16 bytes in its place piece by
 piece, and have conflicts by nature: they have lines of their own.
 
-The exit code is 1 if ldmatrix or ld.shared has conflicts on either side, if the executor counts any
-for another access, but for copies of 8 or 4 bytes, or if a result is wrong; 2 if nothing could be
-counted.
+The exit code is 1 if ldmatrix or ld.shared has conflicts on the executor, or on the device in a
+launch whose excess is not 0, if the executor counts any for another access, but for copies of 8 or
+4 bytes, or if a result is wrong; 2 if nothing could be counted.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Launch:
         """Whether it meets conflicts that it must not."""
         sim = self.sim
         here = sim is not None and (sim.ld or (not self.pieces and sim.st + sim.copies))
-        there = self.device is not None and self.device.ld
+        there = self.device is not None and self.device.ld and self.device.excess != 0
         return bool(here or there)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from backends import Backend, open_backend
-from bench import relative_error, spread
+from checks import relative_error, spread
 from machine import ClockReading, circumstances
 from measure import (
     Entrant,

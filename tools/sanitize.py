@@ -1,15 +1,16 @@
-"""Attention, products, and the test kernels of the building blocks under compute-sanitizer.
+"""Attention, gradients, products, and the blocks' test kernels under compute-sanitizer.
 
     python3 tools/sanitize.py                     all of it, under memcheck, racecheck, ...
     python3 tools/sanitize.py racecheck           under one of them
-    python3 tools/sanitize.py attention gemm      small problems of every configuration family
+    python3 tools/sanitize.py attention backward gemm
+                                                  small problems of every configuration family
     python3 tools/sanitize.py memcheck blocks     the kernels of tests/blocks, a pairwise sample
     python3 tools/sanitize.py mma_multistage --every 20
                                                   of one block every 20th combination; 1: all
 
-Every result is compared as well: attention and products with float64, the blocks as their tests do
-it. The blocks' kernels are assembled beforehand, into the cache. The exit code is 1 when a tool
-reports an error or a result is wrong.
+Every result is compared as well: attention, gradients and products with float64, the blocks as
+their tests do it. The blocks' kernels are assembled beforehand, into the cache. The exit code is 1
+when a tool reports an error or a result is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import ml_dtypes
 import numpy as np
 
 from block_kernels import SUITES, Launched, Suite, WatchedDevice, assemble_all
-from cuevo import attention, gemm, reference
+from cuevo import attention, attention_backward, gemm, reference
+from cuevo.attention_backward import GRADS
 from cuevo.devices import devices, why_none
 from cuevo.executor import Executor
 from machine import circumstances
@@ -36,11 +38,12 @@ from machine import circumstances
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 """The driver is asked for a kernel's parameters until it has none left, and says so by an error."""
-CALLS = ("attention", "gemm")
+CALLS = ("attention", "backward", "gemm")
 PARTS = (*CALLS, *SUITES)
 BLOCKS = "blocks"
 _BF16 = "bfloat16"
 _TOLERANCE = {"bfloat16": 4e-3, "float16": 6e-4}
+_GRADIENT_TOLERANCE = {"bfloat16": 1e-2, "float16": 1.5e-3}
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,46 @@ CASES = (
     Case(
         (1, 2, 130, 200, 1, 32),
         config={"block_queries": 64, "block_keys": 64, "stages": 2, "chunk_keys": 64},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Backward(Case):
+    """The gradients of one call; `config` is that of either side."""
+
+    grads: tuple[str, ...] = GRADS
+
+
+_ROWS = {
+    "block_rows": 2, "warp_rows": 1, "block_own": 64, "block_other": 32, "chunk_other": 32,
+    "m_tiles": 2, "stages": 2, "own_in_registers": False, "min_blocks": 1,
+}  # fmt: skip
+"""Two warps' rows N in a threadblock."""
+BACKWARD = (
+    Backward((1, 2, 70, 136, 2, 32)),
+    Backward((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True),
+    Backward((1, 2, 70, 257, 1, 32), mask="float32", dead=True),
+    Backward((1, 2, 33, 66, 1, 32), dtype="float16", mask="float16", pair="float16"),
+    Backward((1, 2, 33, 69, 1, 24), mask=None),
+    Backward((1, 2, 64, 128, 1, 32), mask=None, pair=None),
+    Backward((1, 2, 17, 19, 1, 8), pair=None),
+    Backward((1, 3, 50, 100, 2, 8)),
+    Backward((1, 2, 50, 100, 1, 48)),
+    Backward((1, 2, 50, 100, 2, 64), pair="float32"),
+    Backward((1, 1, 70, 100, 1, 72)),
+    Backward((1, 2, 70, 100, 1, 128), dead=True),
+    Backward((1, 2, 50, 100, 1, 32), grads=("k", "mask_bias")),
+    Backward((1, 2, 50, 100, 1, 32), grads=("v",)),
+    Backward((1, 17, 50, 100, 1, 16), grads=("pair_bias",)),
+    # Rows N summed by groups of one warp's rows, of two warps and of four, some rows a warp.
+    Backward((1, 7, 50, 100, 1, 32), config={"queries": _ROWS | {"block_rows": 1}}),
+    Backward((1, 9, 50, 100, 1, 32), config={"keys": _ROWS, "queries": _ROWS}),
+    Backward((1, 9, 50, 100, 1, 32), config={"queries": _ROWS | {"block_rows": 4, "m_tiles": 1}}),
+    Backward((1, 9, 50, 100, 1, 32), config={"queries": _ROWS | {"block_rows": 4, "warp_rows": 2}}),
+    Backward(
+        (1, 3, 130, 200, 1, 32),
+        config={side: _ROWS | {"block_other": 64, "stages": 3} for side in ("keys", "queries")},
     ),
 )
 
@@ -123,6 +166,8 @@ def run_parts(parts: Sequence[str], every: int | None) -> int:
     wrong = []
     if "attention" in parts:
         wrong += [run_attention(case, types, rng) for case in CASES]
+    if "backward" in parts:
+        wrong += [run_backward(case, types, rng) for case in BACKWARD]
     if "gemm" in parts:
         wrong += [run_product(case, types, rng) for case in PRODUCTS]
     wrong += [run_suite(suite, cases) for suite, cases in chosen(parts, every)]
@@ -175,14 +220,15 @@ def run_product(case: Product, types: dict[str, np.dtype], rng: np.random.Genera
     return not fine
 
 
-def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generator) -> bool:
-    """Whether the attention is wrong."""
+def operands(
+    case: Case, types: dict[str, np.dtype], rng: np.random.Generator
+) -> dict[str, np.ndarray | None]:
+    """q, k, v and the biases."""
     batch, rows, queries, keys, heads, dim = case.sizes
-    dtype = types[case.dtype]
-    q, k, v = (
-        rng.standard_normal((batch, rows, length, heads, dim)).astype(dtype)
-        for length in (queries, keys, keys)
-    )
+    made: dict[str, np.ndarray | None] = {
+        name: rng.standard_normal((batch, rows, length, heads, dim)).astype(types[case.dtype])
+        for name, length in (("q", queries), ("k", keys), ("v", keys))
+    }
     mask = pair = None
     if case.mask is not None:
         mask = rng.standard_normal((batch, rows, 1, 1, keys))
@@ -193,22 +239,46 @@ def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generat
             mask[:, 0] = out_of
     if case.pair is not None:
         pair = rng.standard_normal((batch, 1, heads, queries, keys)).astype(types[case.pair])
-    out, lse = attention(
-        q,
-        k,
-        v,
-        mask_bias=mask,
-        pair_bias=pair,
-        return_lse=True,
-        device="cuda:0",
-        config=case.config,
-    )
-    exact, exact_lse = reference.attention(q, k, v, mask, pair)
+    return made | {"mask_bias": mask, "pair_bias": pair}
+
+
+def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generator) -> bool:
+    """Whether the attention is wrong."""
+    given = operands(case, types, rng)
+    out, lse = attention(**given, return_lse=True, device="cuda:0", config=case.config)
+    exact, exact_lse = reference.attention(**given)
     alive = np.isfinite(exact_lse)
     error = np.linalg.norm(out.astype(np.float64) - exact) / np.linalg.norm(exact)
     far = np.abs(lse[alive] - exact_lse[alive]).max()
     fine = error < _TOLERANCE[case.dtype] and far < 1e-3 and np.array_equal(alive, np.isfinite(lse))
     print(f"{'ok' if fine else 'WRONG'}  error {error:.1e}  lse {far:.1e}  {case}", flush=True)
+    return not fine
+
+
+def run_backward(
+    case: Backward,
+    types: dict[str, np.dtype],
+    rng: np.random.Generator,
+    device: str = "cuda:0",
+) -> bool:
+    """Whether a gradient is wrong; out and lse are float64's."""
+    given = operands(case, types, rng)
+    exact_out, exact_lse = reference.attention(**given)
+    out = exact_out.astype(types[case.dtype])
+    lse = exact_lse.astype(np.float32, order="C")
+    dout = rng.standard_normal(out.shape).astype(out.dtype)
+    found = attention_backward(
+        dout, **given, out=out, lse=lse, grads=case.grads, device=device, config=case.config
+    )
+    exact = reference.attention_backward(dout=dout, **given)
+    errors = {
+        name: float(np.linalg.norm(x.astype(np.float64) - right) / np.linalg.norm(right))
+        for name, x, right in zip(GRADS, found, exact, strict=True)
+        if x is not None
+    }
+    fine = max(errors.values()) < _GRADIENT_TOLERANCE[case.dtype]
+    told = "  ".join(f"d{name} {error:.1e}" for name, error in errors.items())
+    print(f"{'ok' if fine else 'WRONG'}  {told}  {case}", flush=True)
     return not fine
 
 

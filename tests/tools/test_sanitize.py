@@ -1,9 +1,14 @@
 import sys
+from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import sanitize
 from block_kernels import SUITES, Suite, WatchedSim
+from cuevo.architectures import architecture
+from cuevo.kernels import evoformer_backward_sm80 as backward
 
 
 def on_cpu(launched):
@@ -18,6 +23,7 @@ def on_cpu(launched):
         (["racecheck"], ["racecheck"], sanitize.PARTS),
         (["blocks"], sanitize.TOOLS, SUITES),
         (["gemm", "synccheck", "memcheck"], ["memcheck", "synccheck"], ["gemm"]),
+        (["gemm", "backward", "racecheck"], ["racecheck"], ["backward", "gemm"]),
         (["blocks", "attention"], sanitize.TOOLS, ["attention", *SUITES]),
         (["warp_load", "memcheck"], ["memcheck"], ["warp_load"]),
     ],
@@ -49,6 +55,50 @@ def test_a_block_is_run_and_its_launches_are_counted(capsys):
     suite = SUITES["accumulator"]
     assert not sanitize.run_suite(suite, suite.cases()[:4], on_cpu)
     assert capsys.readouterr().out == "ok  accumulator: 4 cases, 4 launches\n"
+
+
+TYPES = {name: np.dtype(name) for name in ("float16", "float32", "bool")}
+TYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("case", sanitize.BACKWARD, ids=lambda case: str(case.sizes))
+def test_gradients_are_compared(case, capsys):
+    assert not sanitize.run_backward(case, TYPES, np.random.default_rng(0), "sim:sm_90")
+    told = capsys.readouterr().out
+    assert told.startswith("ok  d") and told.endswith(f"{case}\n")
+
+
+@pytest.mark.unit
+def test_a_wrong_gradient_is_told(monkeypatch, capsys):
+    def zeros(dout, q, k, v, mask_bias, pair_bias, **options):
+        return (np.zeros_like(q), None, None, None, None)
+
+    monkeypatch.setattr(sanitize, "attention_backward", zeros)
+    assert sanitize.run_backward(sanitize.BACKWARD[0], TYPES, np.random.default_rng(0))
+    assert capsys.readouterr().out.startswith("WRONG  dq 1.0e+00  Backward(")
+
+
+@pytest.mark.unit
+def test_gradients_on_both_sides_with_rows_in_groups():
+    """On a device that most of these problems leave idle."""
+    limits = architecture("sm_90")
+    several = set()
+    for case in sanitize.BACKWARD:
+        if "pair_bias" not in case.grads or case.pair is None:
+            continue
+        batch, rows, queries, keys, heads, head_dim = case.sizes
+        short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+        problem = backward.Problem(
+            batch, rows, heads, queries, keys, head_dim, short[case.dtype], "f32", short[case.pair],
+            side="queries", sums=True,
+        )  # fmt: skip
+        chosen = backward.choose(problem, limits)
+        config = replace(chosen, **case.config.get("queries", {}))
+        if config.groups(problem, limits) > 1:
+            several.add(config.block_rows // config.warp_rows)
+    assert several >= {1, 2}
+    assert {side for case in sanitize.BACKWARD for side in case.config} == {"keys", "queries"}
 
 
 @pytest.mark.unit
