@@ -17,11 +17,10 @@ from cuevo.arrays import (
     DeviceArray,
     as_numpy,
     contiguous_strides,
-    copy_to_host,
     identify,
     view,
 )
-from cuevo.attention_problem import check_scale, state_problem
+from cuevo.attention_problem import check_lse, check_scale, state_problem
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor, LoadedKernel
 from cuevo.header import load_header
@@ -34,6 +33,7 @@ from cuevo.kernels.attention import Problem, parameters
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, Plans, configure, load
+from cuevo.results import fetched, given_or_made
 from cuevo.stream import LEGACY_DEFAULT, resolve_stream
 
 __all__ = ["RUNGS", "attention"]
@@ -66,6 +66,7 @@ def attention(
     scale: float | None = None,
     return_lse: bool = False,
     out: Any = None,
+    lse: Any = None,
     device: object = None,
     stream: object = None,
     config: _Config | Mapping[str, object] | None = None,
@@ -81,6 +82,8 @@ def attention(
     return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural
         logarithm.
     out : array for the result, like q; by default a new one.
+    lse : contiguous array for the log-sum-exps, which are then computed and, with `return_lse`,
+        returned; by default a new one.
     device : where to run; see `cuevo.placement.executor_for`. None: where the arrays are; host
         arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
         "cuda:0" force it.
@@ -101,44 +104,47 @@ def attention(
     >>> attention(q, k, v, device="sim").shape
     (1, 2, 16, 1, 8)
     """
-    handle = resolve_stream(stream, (q, k, v, mask_bias, pair_bias, out))
+    handle = resolve_stream(stream, (q, k, v, mask_bias, pair_bias, out, lse))
     q_address, q_kind, q = identify(q, "q", handle)
     k_address, k_kind, k = identify(k, "k", handle)
     v_address, v_kind, v = identify(v, "v", handle)
     mask_address = pair_address = 0
-    mask_kind = pair_kind = out_kind = out_address = settings = None
+    mask_kind = pair_kind = out_kind = out_address = lse_kind = lse_address = settings = None
     if mask_bias is not None:
         mask_address, mask_kind, mask_bias = identify(mask_bias, "mask_bias", handle)
     if pair_bias is not None:
         pair_address, pair_kind, pair_bias = identify(pair_bias, "pair_bias", handle)
-    given = out
+    given, given_lse = out, lse
     if out is not None:
         out_address, out_kind, out = identify(out, "out", handle)
+    if lse is not None:
+        lse_address, lse_kind, lse = identify(lse, "lse", handle)
     if config is not None:
         settings = tuple(config.items()) if isinstance(config, Mapping) else config
     # Of the addresses, a plan depends on the alignment.
     key = (
-        q_kind, k_kind, v_kind, mask_kind, pair_kind, out_kind, scale, device, settings,
+        q_kind, k_kind, v_kind, mask_kind, pair_kind, out_kind, lse_kind, scale, device, settings,
         (q_address | k_address | v_address) & 15, mask_address & 15, pair_address & 15,
-        out_address and out_address & 15,
+        out_address and out_address & 15, lse_address and lse_address & 3,
     )  # fmt: skip
     try:
         plan = _plans.get(key)
     except TypeError:  # an argument that has no hash: the checks say what is wrong with it
         plan = None
     if plan is None:
-        plan = _make_plan(_Operands.of(q, k, v, mask_bias, pair_bias, out), scale, device, config)
+        operands = _Operands.of(q, k, v, mask_bias, pair_bias, out, lse)
+        plan = _make_plan(operands, scale, device, config)
         _plans.keep(key, plan)
     if plan.in_place is not None:
         addresses = (q_address, k_address, v_address, mask_address, pair_address)
         queue = handle if stream is None else stream
-        result, lse = plan.run(plan.in_place, addresses, out_address, handle, queue, return_lse)
+        targets = (out_address, lse_address)
+        result, sums = plan.run(plan.in_place, addresses, targets, handle, queue, return_lse)
     else:
-        operands = _Operands.of(q, k, v, mask_bias, pair_bias, out)
-        result, lse = plan.run_on_host_arrays(operands, return_lse)
-    if result is None:
-        result = given
-    return (result, lse) if return_lse else result
+        operands = _Operands.of(q, k, v, mask_bias, pair_bias, out, lse)
+        result, sums = plan.run_on_host_arrays(operands, return_lse)
+    result = given_or_made(given, result)
+    return (result, given_or_made(given_lse, sums)) if return_lse else result
 
 
 @dataclass(slots=True)
@@ -149,9 +155,12 @@ class _Operands:
     mask_bias: ArrayView | None
     pair_bias: ArrayView | None
     out: ArrayView | None
+    lse: ArrayView | None
 
     @classmethod
-    def of(cls, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, out: Any) -> "_Operands":
+    def of(
+        cls, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, out: Any, lse: Any
+    ) -> "_Operands":
         """Views of what `identify` has seen."""
         return cls(
             view(q, name="q"),
@@ -160,6 +169,7 @@ class _Operands:
             None if mask_bias is None else view(mask_bias, name="mask_bias"),
             None if pair_bias is None else view(pair_bias, name="pair_bias"),
             None if out is None else view(out, name="out"),
+            None if lse is None else view(lse, name="lse"),
         )
 
     @property
@@ -178,7 +188,7 @@ class _Operands:
         )
 
     def mapped(self, function: Callable[[ArrayView], ArrayView]) -> "_Operands":
-        """The inputs after `function`, without an array for the result."""
+        """The inputs after `function`, without arrays for the results."""
         mask, pair = self.mask_bias, self.pair_bias
         return _Operands(
             function(self.q),
@@ -186,6 +196,7 @@ class _Operands:
             function(self.v),
             None if mask is None else function(mask),
             None if pair is None else function(pair),
+            None,
             None,
         )
 
@@ -205,7 +216,11 @@ def _make_plan(
         operands.q, operands.k, operands.v, operands.mask_bias, operands.pair_bias, operands.out
     )
     factor = check_scale(scale, problem.head_dim)
-    present = [x for x in (*operands.inputs, operands.out) if x is not None]
+    if operands.lse is not None:
+        check_lse(operands.lse, operands.q)
+        if operands.lse.readonly:
+            raise ValueError("lse: has to be writable; this array is read-only")
+    present = [x for x in (*operands.inputs, operands.out, operands.lse) if x is not None]
     place = executor_for(device, present)
     in_place = place if isinstance(place, DriverExecutor) and operands.q.device != "cpu" else None
     lse_shape = (problem.batch, problem.rows, problem.heads, problem.queries)
@@ -219,8 +234,14 @@ def _make_plan(
 
 
 def _new_out(q: ArrayView) -> ArrayView:
-    strides = contiguous_strides(q.shape, q.dtype.itemsize)
-    return ArrayView(0, q.shape, strides, q.dtype, q.device, False, None)
+    return _packed(q.shape, q.dtype, device=q.device)
+
+
+def _packed(
+    shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int = 0, device: str = ""
+) -> ArrayView:
+    strides = contiguous_strides(shape, dtype.itemsize)
+    return ArrayView(pointer, shape, strides, dtype, device, False, None)
 
 
 class _Launch(Launch):
@@ -271,33 +292,34 @@ class _Plan:
         self,
         place: DriverExecutor,
         addresses: _Addresses,
-        out: int | None,
+        targets: tuple[int | None, int | None],
         handle: int,
         queue: object,
         return_lse: bool,
         constants: bytes | None = None,
     ) -> tuple[DeviceArray | None, DeviceArray | None]:
-        """The result, or None where it goes to address `out`, and the log-sum-exps or None.
+        """The result and the log-sum-exps, each None where it goes to the address in `targets`, or
+        is not wanted.
 
         `constants` stand for the plan's own where the operands have other strides.
         """
-        result = lse = None
-        lse_address = 0
+        out, lse = targets
+        result = sums = None
         if out is None:
             result = place.empty(self.out.shape, self.out.dtype, queue)
             out = result.pointer
-        if return_lse:
-            lse = place.empty(self.lse_shape, _FLOAT32, queue)
-            lse_address = lse.pointer
+        if lse is None and return_lse:
+            sums = place.empty(self.lse_shape, _FLOAT32, queue)
+            lse = sums.pointer
         if self.launch is not None:
-            everything = (*addresses, out, lse_address)
+            everything = (*addresses, out, lse or 0)
             self.launch(everything, constants or self.launch.constants, handle)
-            return result, lse
+            return result, sums
         target = replace(self.out, pointer=out) if result is None else result.view(handle)
         place.fill(target, 0.0, handle)
         if lse is not None:
-            place.fill(lse.view(handle), -math.inf, handle)
-        return result, lse
+            place.fill(_packed(self.lse_shape, _FLOAT32, lse), -math.inf, handle)
+        return result, sums
 
     def run_on_host_arrays(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
         """As `run`, for host arrays: on the CPU executor or by copies on a device."""
@@ -307,19 +329,22 @@ class _Plan:
 
     def _run_on_cpu(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:
         result = np.zeros(self.out.shape, self.out.dtype) if operands.out is None else None
-        lse = np.full(self.lse_shape, -np.inf, np.float32) if return_lse else None
+        sums = None
+        if return_lse and operands.lse is None:
+            sums = np.full(self.lse_shape, -np.inf, np.float32)
         out = view(result, name="out") if operands.out is None else operands.out
+        lse = operands.lse if sums is None else view(sums)
         if self.launch is None:
             as_numpy(out)[...] = 0
+            if lse is not None:
+                as_numpy(lse)[...] = -np.inf
         else:
             # Marked read-only, so that the executor reports a kernel that writes to its inputs.
             inputs = operands.mapped(lambda x: replace(x, readonly=True))
-            log_sums = None if lse is None else view(lse)
-            buffers = [x for x in (*inputs.inputs, out, log_sums) if x is not None]
-            log_sums_address = 0 if log_sums is None else log_sums.pointer
-            addresses = (*inputs.addresses, out.pointer, log_sums_address)
+            buffers = [x for x in (*inputs.inputs, out, lse) if x is not None]
+            addresses = (*inputs.addresses, out.pointer, 0 if lse is None else lse.pointer)
             self.launch(addresses, self.launch.constants, LEGACY_DEFAULT, buffers)
-        return result, lse
+        return result, sums
 
     def _run_on_copies(
         self, place: DriverExecutor, operands: _Operands, return_lse: bool
@@ -330,11 +355,11 @@ class _Plan:
         # Copies may be packed, and the result is contiguous: their strides are not those of the
         # plan.
         constants = None if self.launch is None else self.launch.constants_for(moved)
-        result, lse = self.run(place, moved.addresses, None, handle, queue, return_lse, constants)
+        wants_lse = return_lse or operands.lse is not None
+        targets = (None, None)
+        result, sums = self.run(
+            place, moved.addresses, targets, handle, queue, wants_lse, constants
+        )
         assert result is not None
-        host = copy_to_host(result.view(handle), handle)
-        log_sums = None if lse is None else copy_to_host(lse.view(handle), handle)
-        if operands.out is None:
-            return host, log_sums
-        as_numpy(operands.out)[...] = host
-        return None, log_sums
+        host = fetched(result, operands.out, handle)
+        return host, None if sums is None else fetched(sums, operands.lse, handle)

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, copy_to_host, identify, view
+from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, identify, view
 from cuevo.attention_problem import check_backward, check_scale, state_problem
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
 from cuevo.header import load_header
+from cuevo.host_arrays import without_gaps
 from cuevo.kernels import (
     attention_delta_sm70,
     evoformer_backward_sm80,
@@ -31,6 +32,7 @@ from cuevo.kernels.evoformer_backward_sm80 import Problem as Side
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, Plans, configure, load
+from cuevo.results import fetched, given_or_made, targets_of
 from cuevo.stream import LEGACY_DEFAULT, resolve_stream
 from cuevo.template import render
 
@@ -62,6 +64,7 @@ def attention_backward(
     bias_grad_dtype: Any = None,
     deterministic: bool = True,
     workspace: Any = None,
+    results: Sequence[Any] | None = None,
     device: object = None,
     stream: object = None,
     config: Mapping[str, _Settings] | None = None,
@@ -78,6 +81,8 @@ def attention_backward(
     workspace : memory for what lies between the kernels, an array of at least
         `attention_backward_workspace` bytes that starts at a multiple of 256; by default taken from
         the stream's memory pool, and given back.
+    results : arrays for the gradients, in the order of `GRADS`, None for what is to be a new one:
+        contiguous, from multiples of 16 bytes, of the shapes and types of new ones.
     device, stream : as in `cuevo.attention`.
     config : ``{"keys": ..., "queries": ...}``, for either side a kernel configuration, or names and
         values that change the one chosen.
@@ -103,15 +108,24 @@ def attention_backward(
     given = (dout, q, k, v, out, lse, mask_bias, pair_bias)
     handle = resolve_stream(stream, (*given, workspace))
     found = _identified(given, handle)
+    grads = _names(grads)
     plan = _plan(found, scale, grads, bias_grad_dtype, deterministic, device, config)
     queue = handle if stream is None else stream
-    if plan.on_copies:
-        return _run_on_copies(plan, found, scale, grads, bias_grad_dtype, workspace, config)
-    addresses = dict(zip(_INPUTS, (address for address, _, _ in found), strict=True))
     place = plan.place
-    if isinstance(place, DriverExecutor):
-        return plan.run(place, addresses, _address(workspace, plan, handle), handle, queue)
-    return plan.run_on_cpu(_views(found), workspace)
+    in_place = isinstance(place, DriverExecutor) and not plan.on_copies
+    home = place.name if in_place else "cpu"
+    targets = targets_of(results, GRADS, plan.results, home, handle)
+    if plan.on_copies:
+        made = _run_on_copies(
+            plan, found, targets, scale, grads, bias_grad_dtype, workspace, config
+        )
+    elif isinstance(place, DriverExecutor):
+        addresses = dict(zip(_INPUTS, (address for address, _, _ in found), strict=True))
+        room = _address(workspace, plan, handle)
+        made = plan.run(place, addresses, targets, room, handle, queue)
+    else:
+        made = plan.run_on_cpu(_views(found), targets, workspace)
+    return made if results is None else tuple(map(given_or_made, results, made))
 
 
 def attention_backward_workspace(
@@ -135,9 +149,14 @@ def attention_backward_workspace(
     results: O(size of q + B H Lq Lk).
     """
     found = _identified((dout, q, k, v, out, lse, mask_bias, pair_bias), LEGACY_DEFAULT)
-    return _plan(
-        found, scale, grads, bias_grad_dtype, deterministic, device, config
-    ).workspace_bytes
+    grads = _names(grads)
+    plan = _plan(found, scale, grads, bias_grad_dtype, deterministic, device, config)
+    views = _views(found)
+    if plan.on_copies and all(x.size for x in views.values()):
+        place = plan.place
+        copies = {name: replace(without_gaps(x), device=place.name) for name, x in views.items()}
+        plan = _make_plan(copies, scale, _Wanted.of(grads, bias_grad_dtype), place, config)
+    return plan.workspace_bytes
 
 
 _Found = Sequence[tuple[int, object, Any]]
@@ -159,6 +178,20 @@ def _views(found: _Found) -> dict[str, ArrayView]:
     }
 
 
+def _names(grads: Iterable[str]) -> tuple[str, ...]:
+    """`grads` as a tuple; ValueError or TypeError for what are no names of gradients."""
+    try:
+        names = (grads,) if isinstance(grads, str) else tuple(grads)
+    except TypeError:
+        raise TypeError(
+            f"grads: expected names of {', '.join(GRADS)}; got {type(grads).__name__}"
+        ) from None
+    for name in names:
+        if isinstance(grads, str) or name not in GRADS:
+            raise ValueError(f"grads: expected names of {', '.join(GRADS)}; got {name!r}")
+    return names
+
+
 # -- Plans -----------------------------------------------------------------------------------------
 
 _plans: Plans["_Plan"] = Plans()
@@ -167,26 +200,26 @@ _plans: Plans["_Plan"] = Plans()
 def _plan(
     found: _Found,
     scale: float | None,
-    grads: Iterable[str],
+    grads: tuple[str, ...],
     bias_grad_dtype: Any,
     deterministic: bool,
     device: object,
     config: Mapping[str, _Settings] | None,
 ) -> "_Plan":
-    wanted = grads if isinstance(grads, str) else tuple(grads)
+    if type(deterministic) is not bool:
+        raise TypeError(f"deterministic: expected a bool; got {type(deterministic).__name__}")
     # Of the addresses, a plan depends on the alignment.
     key = (
-        tuple((address & 15, kind) for address, kind, _ in found), scale, wanted, bias_grad_dtype,
-        deterministic, device, _hashable(config),
+        tuple((address & 15, kind) for address, kind, _ in found), scale, grads, bias_grad_dtype,
+        device, _hashable(config),
     )  # fmt: skip
     try:
         plan = _plans.get(key)
     except TypeError:  # an argument that has no hash: the checks say what is wrong with it
         plan = None
     if plan is None:
-        plan = _make_plan(
-            _views(found), scale, _Wanted.of(wanted, bias_grad_dtype, deterministic), device, config
-        )
+        wanted = _Wanted.of(grads, bias_grad_dtype)
+        plan = _make_plan(_views(found), scale, wanted, device, config)
         _plans.keep(key, plan)
     return plan
 
@@ -208,15 +241,8 @@ class _Wanted:
     bias_dtype: np.dtype[Any] | None
 
     @classmethod
-    def of(cls, grads: Any, bias_grad_dtype: Any, deterministic: Any) -> "_Wanted":
-        """Wishes that can be; ValueError or TypeError for others."""
-        unknown = (
-            [name for name in grads if name not in GRADS] if not isinstance(grads, str) else [grads]
-        )
-        if unknown:
-            raise ValueError(f"grads: expected names of {', '.join(GRADS)}; got {unknown[0]!r}")
-        if type(deterministic) is not bool:
-            raise TypeError(f"deterministic: expected a bool; got {type(deterministic).__name__}")
+    def of(cls, grads: tuple[str, ...], bias_grad_dtype: Any) -> "_Wanted":
+        """Wishes that can be; ValueError for another type than float32."""
         dtype = None
         if bias_grad_dtype is not None:
             try:
@@ -242,6 +268,10 @@ def _make_plan(
     problem = state_problem(q, k, operands["v"], mask, pair)
     check_backward(operands["dout"], operands["out"], operands["lse"], q)
     factor = check_scale(scale, problem.head_dim)
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(
+            f"config: expected a mapping of keys and queries; got {type(config).__name__}"
+        )
     unknown = set(config or ()) - {"keys", "queries"}
     if unknown:
         raise ValueError(f"config: expected keys and queries; got {unknown.pop()!r}")
@@ -443,17 +473,19 @@ class _Plan:
         self,
         place: DriverExecutor,
         addresses: dict[str, int],
+        targets: Mapping[str, ArrayView],
         workspace: int | None,
         handle: int,
         queue: object,
     ) -> tuple[Any, ...]:
         """The gradients, in the order of `GRADS`, as arrays on the device."""
         made = {
-            name: place.empty(shape, dtype, queue) for name, (shape, dtype) in self.results.items()
+            name: targets.get(name) or place.empty(shape, dtype, queue)
+            for name, (shape, dtype) in self.results.items()
         }
         if not self.steps:
             for result in made.values():
-                place.fill(result.view(handle), 0.0, handle)
+                place.fill(view(result, stream=handle), 0.0, handle)
             return tuple(made.get(name) for name in GRADS)
         for name, result in made.items():
             addresses["d" + name] = result.pointer
@@ -471,9 +503,16 @@ class _Plan:
             launch = step.launch
             launch(tuple(addresses.get(name, 0) for name in step.names), launch.constants, handle)
 
-    def run_on_cpu(self, operands: dict[str, ArrayView], workspace: Any) -> tuple[Any, ...]:
+    def run_on_cpu(
+        self, operands: dict[str, ArrayView], targets: Mapping[str, ArrayView], workspace: Any
+    ) -> tuple[Any, ...]:
         """The same on the CPU executor, as NumPy arrays."""
-        made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self.results.items()}
+        made = {
+            name: as_numpy(targets[name]) if name in targets else np.empty(shape, dtype)
+            for name, (shape, dtype) in self.results.items()
+        }
+        for result in made.values():
+            result[...] = 0
         if self.steps:
             # Marked read-only, so that the executor reports a kernel that writes to its inputs.
             views = {name: replace(x, readonly=True) for name, x in operands.items()}
@@ -492,8 +531,9 @@ class _Plan:
 def _run_on_copies(
     plan: _Plan,
     found: _Found,
+    targets: Mapping[str, ArrayView],
     scale: float | None,
-    grads: Iterable[str],
+    grads: tuple[str, ...],
     bias_grad_dtype: Any,
     workspace: Any,
     config: Mapping[str, _Settings] | None,
@@ -507,8 +547,9 @@ def _run_on_copies(
     copies = _identified(moved, handle)
     there = _plan(copies, scale, grads, bias_grad_dtype, True, place, config)
     addresses = dict(zip(_INPUTS, (address for address, _, _ in copies), strict=True))
-    results = there.run(place, addresses, _address(workspace, there, handle), handle, queue)
-    return tuple(None if x is None else copy_to_host(x.view(handle), handle) for x in results)
+    results = there.run(place, addresses, {}, _address(workspace, there, handle), handle, queue)
+    pairs = zip(GRADS, results, strict=True)
+    return tuple(None if x is None else fetched(x, targets.get(name), handle) for name, x in pairs)
 
 
 # -- The workspace ---------------------------------------------------------------------------------

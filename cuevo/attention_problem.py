@@ -87,17 +87,28 @@ def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView
     """
     batch, rows, queries, heads, head_dim = q.shape
     extents = {"B": batch, "N": rows, "Lq": queries, "H": heads, "D": head_dim}
-    for name, operand in (("dout", dout), ("out", out), ("lse", lse)):
+    for name, operand in (("dout", dout), ("out", out)):
         _check_shape(name, operand, extents)
+    check_lse(lse, q)
     for name, operand in (("dout", dout), ("out", out)):
         if operand.dtype != q.dtype:
             raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
         if 0 not in operand.shape:
             _check_rows(name, operand)
+
+
+def check_lse(lse: ArrayView, q: ArrayView) -> None:
+    """That this is an array for the log-sum-exps of queries `q`; ValueError or TypeError where it
+    is not.
+    """
+    batch, rows, queries, heads, _ = q.shape
+    _check_shape("lse", lse, {"B": batch, "N": rows, "H": heads, "Lq": queries})
     if lse.dtype != np.float32:
         raise TypeError(f"lse: expected float32; got {lse.dtype}")
     if 0 not in lse.shape and lse.strides != contiguous_strides(lse.shape, 4):
         raise ValueError(f"lse: has to be contiguous; its strides are {lse.strides}")
+    if lse.pointer % 4:
+        raise ValueError("lse: its elements must be aligned to their 4 bytes")
 
 
 def check_scale(scale: float | None, head_dim: int) -> float:

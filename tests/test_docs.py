@@ -48,6 +48,15 @@ def test_the_listings_run(page):
 
 
 @pytest.mark.kernel
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_readme_examples_for_frameworks_run(framework, capsys):
+    pytest.importorskip(framework)
+    assert f"from cuevo.{framework} import" in listings(ROOT / "README.md", framework)
+    run(ROOT / "README.md", framework)
+    assert "1, 1, 2, 48, 48" in capsys.readouterr().out
+
+
+@pytest.mark.kernel
 def test_readme_example_prints_a_small_error(capsys):
     run(ROOT / "README.md", "")
     assert 0.0 < float(capsys.readouterr().out) < 1e-2

@@ -110,6 +110,21 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
+def test_frameworks_are_imported_by_their_own_modules_only():
+    program = "import sys, cuevo; print(*{'torch', 'jax'} & set(sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert result.stdout.split() == []
+
+
+OPTIONAL = {
+    "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
+    "torch.py": {"torch"},
+    "jax.py": {"jax"},
+}
+
+
 @pytest.mark.parametrize(
     "path",
     sorted((ROOT / "cuevo").rglob("*.py")),
@@ -118,7 +133,6 @@ def imported_modules(path: Path) -> set[str]:
 def test_no_module_imports_what_is_not_a_dependency(path):
     required = {re.split(r"[<>=]", text)[0] for text in PROJECT["project"]["dependencies"]}
     allowed = required - {"cuda-python", "cuda-core", "nvidia-nvjitlink"} | {"cuda", "cuevo"}
-    if path.name == "drawing.py":
-        allowed |= {"matplotlib"}  # the extra "draw"
+    allowed |= OPTIONAL.get(path.relative_to(ROOT / "cuevo").as_posix(), set())
     outside = imported_modules(path) - allowed - set(sys.stdlib_module_names)
     assert not outside

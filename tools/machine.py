@@ -29,6 +29,8 @@ _DISTRIBUTIONS = (
     "nvidia-nvjitlink",
     "numpy",
     "torch",
+    "jax",
+    "jaxlib",
     "triton",
     "nvidia-cudnn-cu13",
     "cuequivariance-torch",
