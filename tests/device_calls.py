@@ -54,10 +54,10 @@ def results_of_threads(
     return found
 
 
-def host_time(call: Callable[[], object], place: DriverExecutor) -> str:
-    """Of one of 200 calls: fewer than the queue of the device holds."""
-    times = timeit.repeat(call, setup=place.synchronize, number=200, repeat=20)
-    return f"{min(times) / 200 * 1e6:.2f} us"
+def host_time(call: Callable[[], object], place: DriverExecutor, calls: int = 200) -> str:
+    """Of one of `calls`, which are fewer launches than the queue of the device holds."""
+    times = timeit.repeat(call, setup=place.synchronize, number=calls, repeat=20)
+    return f"{min(times) / calls * 1e6:.2f} us"
 
 
 # -- torch -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ can get, in both dtypes, with every set of biases, is assembled for each of the 
 
     python tests/shipped_kernels.py spills [ARCH ...]
 
-which names those that spill and takes a quarter of an hour on two cores.
+which names those that spill and takes three quarters of an hour on two cores.
 """
 
 import json
@@ -20,16 +20,17 @@ from collections.abc import Iterator
 from itertools import chain, product
 from multiprocessing import Pool
 from pathlib import Path
+from typing import Any
 
 from cuevo.architectures import architecture
 from cuevo.assemble import assemble
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import gemm_sm80, key_bias_sm70, partial_sums_sm70
 from cuevo.kernels.gemm import Config as GemmConfig
 from cuevo.kernels.gemm import Problem as GemmProblem
-from cuevo.kernels.gemm import roomier as roomier_gemm
 from cuevo.template import RenderedKernel, render
 
 PINS = Path(__file__).parent / "kernels" / "shipped.json"
@@ -87,6 +88,66 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
     )
     config = delta.choose(head_dim, dtype, heads=8)
     yield f"delta-D{head_dim}-{dtype}-heads{config.block_heads}", delta.NAME, delta.values(config)
+
+
+# Of a backward pass: whether there is a mask, type of the pair bias, alignment of its rows.
+GRADIENT_BIASES = (
+    (False, "none", 16),
+    (True, "none", 16),
+    (True, "own", 16),
+    (False, "own", 8),
+    (True, "own", 4),
+    (False, "own", 2),
+    (True, "f32", 16),
+    (True, "f32", 8),
+    (False, "f32", 4),
+)
+GRADIENTS: tuple[dict[str, Any], ...] = (
+    *(
+        dict(side="queries", first=first, sums=sums)
+        for first, sums in ((True, False), (False, True), (True, True))
+    ),
+    *(
+        dict(side="keys", first=first, second=second, sums=sums)
+        for first, second, sums in product((True, False), repeat=3)
+        if first or second or sums
+    ),
+)
+"""What a side can be asked for."""
+
+
+def gradient_configurations(
+    head_dim: int, dtype: str, biases: int, wanted: int
+) -> list[backward.Config]:
+    """The candidates for `GRADIENT_BIASES[biases]` and `GRADIENTS[wanted]` that some architecture
+    can run; none where there is no bias that these are gradients of.
+    """
+    mask, pair, alignment = GRADIENT_BIASES[biases]
+    asked = GRADIENTS[wanted]
+    if asked["sums"] and not (mask if asked["side"] == "keys" else pair != "none"):
+        return []
+    problem = backward.Problem(
+        1, 256, 4, 256, 256, head_dim, dtype, "f32" if mask else "none",
+        dtype if pair == "own" else pair, alignment, **asked,
+    )  # fmt: skip
+    roomy = architecture("sm_90")
+    offered = dict.fromkeys(config for config, _ in backward.candidates(problem))
+    return [config for config in offered if not backward.violations(config, roomy, problem)]
+
+
+def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values; every tiling meets some biases and some sets of gradients."""
+    for biases, wanted in product(range(len(GRADIENT_BIASES)), range(len(GRADIENTS))):
+        dtype = ("bf16", "f16")[(head_dim // 8 + biases + wanted) % 2]
+        for index, config in enumerate(gradient_configurations(head_dim, dtype, biases, wanted)):
+            # A tenth of all, another tenth for the next head dim.
+            if (biases + 2 * wanted + 3 * index + head_dim // 8) % 10 == 0:
+                asked = [name for name in ("first", "second", "sums") if getattr(config, name)]
+                biased = ("mask" if config.mask else "bare", config.pair)
+                width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
+                name = "-".join((config.side, *asked, f"tiling{index}", *biased, *width))
+                values = backward.values(config)
+                yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
 
 
 def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -150,6 +211,11 @@ def digests(head_dim: int) -> dict[str, str]:
     return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
 
 
+def gradient_digests(head_dim: int) -> dict[str, str]:
+    """As `digests`, for `gradient_instances`."""
+    return _digests(gradient_instances(head_dim))
+
+
 def product_digests() -> dict[str, str]:
     """As `digests`, for the products."""
     return _digests(product_instances())
@@ -167,22 +233,21 @@ def _digests(found: Iterator[tuple[str, str, dict[str, object]]]) -> dict[str, s
 def spilling_products(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
     """As `spilling`, for one architecture, order, kind of epilogue and dtype."""
     arch, order, kind, dtype = case
-    runs = [
+    return _spilling(gemm_sm80, product_configurations(order, kind, dtype), arch)
+
+
+def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
+    """As `spilling`, for one architecture, head dim, dtype and set of `GRADIENT_BIASES`: every
+    other set of gradients, the others with the other dtype.
+    """
+    arch, head_dim, dtype, biases = case
+    first = (head_dim // 8 + biases + (dtype == "f16")) % 2
+    configs = [
         config
-        for config in product_configurations(order, kind, dtype)
-        if not gemm_sm80.violations(config, architecture(arch))
+        for wanted in range(first, len(GRADIENTS), 2)
+        for config in gradient_configurations(head_dim, dtype, biases, wanted)
     ]
-    helped, spilt = 0, []
-    for chosen in runs:
-        for config in roomier_gemm(chosen):
-            cubin = assemble(render(gemm_sm80.NAME, gemm_sm80.values(config)), arch, cache=None)
-            found = cubin.resources
-            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
-                helped += config != chosen
-                break
-        else:
-            spilt.append(f"{arch}: {chosen}: {found}")
-    return len(runs), helped, spilt
+    return _spilling(backward, configs, arch)
 
 
 def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
@@ -190,15 +255,16 @@ def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
     chosen, how many of them need what `forward.roomier` offers, and which spill even so.
     """
     arch, head_dim, dtype, biases = case
-    runs = [
-        config
-        for config in configurations(head_dim, dtype, biases)
-        if not forward.violations(config, architecture(arch))
-    ]
+    return _spilling(forward, configurations(head_dim, dtype, biases), arch)
+
+
+def _spilling(kernel: Any, configs: list[Any], arch: str) -> tuple[int, int, list[str]]:
+    limits = architecture(arch)
+    runs = [config for config in configs if not kernel.violations(config, limits)]
     helped, spilt = 0, []
     for chosen in runs:
-        for config in forward.roomier(chosen):
-            cubin = assemble(render(forward.NAME, forward.values(config)), arch, cache=None)
+        for config in kernel.roomier(chosen):
+            cubin = assemble(render(kernel.NAME, kernel.values(config)), arch, cache=None)
             found = cubin.resources
             if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
                 helped += config != chosen
@@ -212,13 +278,16 @@ def report_spills(archs: list[str]) -> int:
     """1 where some configuration spills."""
     failed = 0
     for arch in archs:
-        cases = list(product([arch], HEAD_DIMS, ("bf16", "f16"), range(len(BIASES))))
+        kinds = ([arch], HEAD_DIMS, ("bf16", "f16"))
+        cases = product(*kinds, range(len(BIASES)))
+        gradients = product(*kinds, range(len(GRADIENT_BIASES)))
         runs, helped = 0, 0
         with Pool() as pool:
             products = product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))
             for count, more, spilt in chain(
                 pool.imap_unordered(spilling_products, products),
                 pool.imap_unordered(spilling, cases),
+                pool.imap_unordered(spilling_gradients, gradients),
             ):
                 runs, helped, failed = runs + count, helped + more, failed + len(spilt)
                 print(*spilt, sep="\n", end="\n" if spilt else "", flush=True)
@@ -232,7 +301,7 @@ def report_spills(archs: list[str]) -> int:
 def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
-        found |= digests(head_dim)
+        found |= digests(head_dim) | gradient_digests(head_dim)
     found |= product_digests() | memory_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")

@@ -6,6 +6,7 @@ Where each kind is tested in detail:
 - what is no array, no stream, no device: tests/test_arrays.py, tests/test_stream.py,
   tests/test_placement.py
 - a configuration: tests/test_attention.py
+- gradients: tests/test_backward_refusals.py, their workspace: tests/test_attention_backward.py
 - an empty problem: tests/test_attention.py
 - a kernel file that does not render or assemble: tests/test_template.py, tests/test_assemble.py
 - an instruction or an access that the CPU executor refuses: tests/sim

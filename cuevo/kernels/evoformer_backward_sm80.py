@@ -477,7 +477,7 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         64,
         (
-            Shape(4, 1, 32, 32, 32, 2, 1, False, 1.00),
+            Shape(4, 1, 64, 32, 32, 2, 1, False, 1.00),
             Shape(2, 1, 64, 32, 32, 2, 1, False, 0.80),
             Shape(1, 1, 64, 32, 32, 2, 2, False, 0.50, m_tiles=1),
             Shape(1, 1, 64, 32, 32, 2, 3, False, 1.40, sums=False),

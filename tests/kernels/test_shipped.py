@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from cuevo.architectures import architecture
 from cuevo.assemble import Cubin, assemble
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import registry
 from cuevo.template import RenderedKernel, kernel_names, render
@@ -57,6 +59,48 @@ def test_the_list_has_every_tiling_and_every_bias() -> None:
 
 
 @unit
+def test_the_list_has_every_backward_tiling_and_every_set_of_gradients() -> None:
+    found = [
+        (d, values["config"])
+        for d in shipped.HEAD_DIMS
+        for _, _, values in shipped.gradient_instances(d)
+    ]
+    tiling = {field.name for field in fields(backward.Shape)} & {
+        field.name for field in fields(backward.Config) if field.name != "sums"
+    }
+
+    def tilings(configs: list[backward.Config]) -> set[tuple[object, ...]]:
+        return {(c.side, *(getattr(c, name) for name in sorted(tiling))) for c in configs}
+
+    choices = range(len(shipped.GRADIENT_BIASES)), range(len(shipped.GRADIENTS))
+    for dims in (range(8, 33, 8), range(40, 65, 8), range(72, 129, 8)):
+        offered = [
+            config
+            for d, biases, wanted in product(dims, *choices)
+            for config in shipped.gradient_configurations(d, "bf16", biases, wanted)
+        ]
+        assert tilings([c for d, c in found if d in dims]) == tilings(offered)
+    assert {c.head_dim for _, c in found} == set(shipped.HEAD_DIMS)
+    wanted = {(c.side, c.first, c.second, c.sums, c.dtype) for _, c in found}
+    assert len(wanted) == 2 * len(shipped.GRADIENTS)
+    assert {c.mask for _, c in found} == {False, True}
+    assert {(c.pair, c.pair_copy_bytes) for _, c in found} == {
+        ("none", 16),
+        *((pair, width) for pair in ("f16", "bf16") for width in (16, 8, 4, 2)),
+        *(("f32", width) for width in (16, 8, 4)),
+    }
+
+
+@unit
+@pytest.mark.parametrize("head_dim", shipped.HEAD_DIMS)
+def test_the_code_of_gradients_is_the_one_that_was_pinned(head_dim: int) -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = shipped.gradient_digests(head_dim)
+    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
+    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
+
+
+@unit
 @pytest.mark.parametrize("head_dim", shipped.HEAD_DIMS)
 def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
     pinned = json.loads(shipped.PINS.read_text())
@@ -90,6 +134,7 @@ def test_nothing_else_is_pinned() -> None:
     names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
     names += [name for name, _, _ in shipped.product_instances()]
     names += [name for name, _, _ in shipped.memory_instances()]
+    names += [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.gradient_instances(d)]
     assert len(names) == len(set(names))
     assert set(json.loads(shipped.PINS.read_text())) == set(names)
 
@@ -156,6 +201,17 @@ def test_no_product_spills(arch: str, order: int) -> None:
     kind = (order + ("sm_80", "sm_90").index(arch)) % len(shipped.PRODUCTS)
     count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"))
     assert count > 8
+    assert not spilt, "\n".join(spilt)
+
+
+@unit
+@pytest.mark.parametrize("head_dim", ASSEMBLED)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_no_backward_kernel_spills(arch: str, head_dim: int) -> None:
+    """Some with more registers for a thread than its candidate has."""
+    biases = (head_dim // 8 + 5 * (arch == "sm_90")) % len(shipped.GRADIENT_BIASES)
+    count, _, spilt = shipped.spilling_gradients((arch, head_dim, "bf16", biases))
+    assert count > 0
     assert not spilt, "\n".join(spilt)
 
 

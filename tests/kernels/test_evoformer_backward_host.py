@@ -1,0 +1,390 @@
+"""cuevo.kernels.evoformer_backward_sm80: what may be configured, what is chosen, the parameters."""
+
+from dataclasses import fields, replace
+from math import ceil, log2
+from typing import Any
+
+import backward_cases as cases
+import numpy as np
+import pytest
+from backward_calls import sides
+from backward_cases import BackwardCase
+from guarded import host_views, lay_out
+
+from cuevo.architectures import architecture
+from cuevo.header import load_header
+from cuevo.kernels import evoformer_backward_sm80 as backward
+from cuevo.kernels.evoformer_backward_sm80 import Config, Problem, positions
+from cuevo.template import render
+
+pytestmark = pytest.mark.unit
+
+SM_80, SM_90 = architecture("sm_80"), architecture("sm_90")
+ARCHS = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+WANTED = (
+    *(dict(side="queries", first=first, sums=sums) for first, sums in ((1, 0), (0, 1), (1, 1))),
+    *(
+        dict(side="keys", first=first, second=second, sums=sums)
+        for first in (0, 1)
+        for second in (0, 1)
+        for sums in (0, 1)
+        if first or second or sums
+    ),
+)
+"""What either side may be asked for."""
+SIZES = (
+    (1, 1, 1, 1, 1),
+    (1, 128, 8, 256, 256),
+    (2, 5, 3, 77, 131),
+    (1, 768, 4, 768, 768),
+    (1, 70000, 1, 8, 8),
+    (1, 16, 8, 2048, 2048),
+    (3, 1, 2, 300, 20),
+)
+"""B, N, H, Lq, Lk."""
+
+
+def problems() -> list[Problem]:
+    """Every head dim, side, set of gradients and type of the biases, of several sizes."""
+    found = []
+    for head_dim in range(8, 129, 8):
+        for index, wanted in enumerate(WANTED):
+            sums = bool(wanted["sums"])
+            turn = head_dim // 8 + index
+            dtype = ("bf16", "f16")[turn % 2]
+            mask = (dtype, "f32")[turn // 2 % 2] if sums else ("none", "bool", dtype)[turn % 3]
+            if sums and wanted["side"] == "queries":
+                pair = (dtype, "f32")[turn // 2 % 2]
+            else:
+                pair = ("none", dtype, "f32")[turn // 3 % 3]
+            batch, rows, heads, queries, keys = SIZES[turn % len(SIZES)]
+            flags = {key: bool(value) for key, value in wanted.items() if key != "side"}
+            found.append(
+                Problem(
+                    batch, rows, heads, queries, keys, head_dim, dtype, mask, pair,
+                    (16, 8, 4)[turn % 3] if pair == "f32" else (2, 16, 4, 8)[turn % 4],
+                    side=str(wanted["side"]),
+                    **flags,
+                )
+            )  # fmt: skip
+    return found
+
+
+PROBLEMS = problems()
+PROBLEM = Problem(1, 4, 2, 100, 128, 32, "bf16", "bf16", "bf16", 16, second=True, sums=True)
+BASE = Config(head_dim=32, pair="bf16", mask=True, second=True, sums=True)
+QUERIES = replace(BASE, side="queries", second=False)
+SUMMED = replace(PROBLEM, side="queries", second=False)
+
+
+# -- The choice ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_what_is_chosen_is_legal(arch: str) -> None:
+    limits = architecture(arch)
+    for problem in PROBLEMS:
+        config = backward.choose(problem, limits)
+        assert backward.violations(config, limits, problem) == ()
+        groups = config.groups(problem, limits)
+        blocks, *others = config.grid(problem, groups)
+        assert others == [1, 1]
+        assert blocks * groups * config.block_rows * config.block_own >= (
+            problem.batch * problem.rows * problem.heads * problem.own
+        )
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_what_gives_a_thread_more_registers_is_legal(arch: str) -> None:
+    limits = architecture(arch)
+    for problem in PROBLEMS:
+        chosen = backward.choose(problem, limits)
+        first, *rest = backward.roomier(chosen)
+        assert first == chosen
+        for config in rest:
+            assert backward.violations(config, limits, problem) == (), config
+
+
+def test_every_candidate_renders_and_serves_its_problem() -> None:
+    for problem in PROBLEMS[:: len(WANTED) + 1]:
+        for config, speed in backward.candidates(problem):
+            assert speed > 0
+            assert all(
+                getattr(config, key) == getattr(problem, key)
+                for key in ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
+            )
+            if not backward.violations(config, SM_90, problem):
+                assert (
+                    f".maxntid {config.threads}" in render(backward.NAME, {"config": config}).text
+                )
+
+
+def test_large_problems_get_no_smaller_tiles_than_small_ones() -> None:
+    for side in ("keys", "queries"):
+        stated = replace(PROBLEM, side=side, second=side == "keys")
+        small = backward.choose(replace(stated, rows=1, queries=16, keys=16), SM_80)
+        large = backward.choose(replace(stated, rows=512, queries=512, keys=512), SM_80)
+        assert small.block_rows * small.block_own <= large.block_rows * large.block_own
+
+
+def test_where_nothing_is_legal_every_objection_is_named() -> None:
+    with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
+        backward.choose(PROBLEM, architecture("sm_75"))
+    objections = str(caught.value).split("\n")[1:]
+    assert len(objections) == len({config for config, _ in backward.candidates(PROBLEM)})
+    assert all("need sm_80; this is sm_75" in line for line in objections)
+
+
+# -- Rows N in groups and chunks -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_chunks_hold_every_row_and_their_sums_are_no_larger_than_q(arch: str) -> None:
+    limits = architecture(arch)
+    for problem in PROBLEMS:
+        config = backward.choose(problem, limits)
+        groups = config.groups(problem, limits)
+        chunks = config.chunks_of(problem, groups)
+        row_groups = config.row_groups(problem)
+        assert row_groups == ceil(problem.rows / config.block_rows)
+        assert (chunks - 1) * groups < row_groups <= chunks * groups
+        if not config.sums_rows:
+            assert groups == 1
+            continue
+        sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+        q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
+        assert chunks <= 2 or chunks * sums <= q
+
+
+@pytest.mark.parametrize(("extent", "expected"), [(1, 128), (128, 128), (129, 256), (768, 768)])
+def test_padded_positions(extent: int, expected: int) -> None:
+    assert positions(extent) == expected
+
+
+@pytest.mark.parametrize(
+    ("side", "own", "other"), [("keys", 128, 100), ("queries", 100, 128)], ids=str
+)
+def test_either_side(side: str, own: int, other: int) -> None:
+    problem = replace(PROBLEM, side=side)
+    assert (problem.own, problem.other) == (own, other)
+    config = replace(BASE, side=side, block_own=32, block_other=64)
+    assert config.pair_keys == (32 if side == "keys" else 64)
+    assert config.grid(problem, groups=2) == (4 * 2 * 2, 1, 1)
+
+
+# -- The constraints -------------------------------------------------------------------------------
+
+
+def test_the_bases_are_legal() -> None:
+    assert backward.violations(BASE, SM_80, PROBLEM) == ()
+    assert backward.violations(QUERIES, SM_80, SUMMED) == ()
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "arch", "reason"),
+    [
+        (BASE, dict(stages=2), "sm_75", "need sm_80; this is sm_75"),
+        (BASE, dict(head_dim=36), "sm_80", "multiple of 8 from 8 to 128, not 36"),
+        (BASE, dict(head_dim=0), "sm_80", "head_dim must be"),
+        (BASE, dict(head_dim=136), "sm_80", "head_dim must be"),
+        (BASE, dict(dtype="f32"), "sm_80", "dtype must be f16 or bf16, not 'f32'"),
+        (BASE, dict(side="rows"), "sm_80", "side must be keys or queries, not 'rows'"),
+        (BASE, dict(pair="bool"), "sm_80", "pair must be none, f16, bf16 or f32, not 'bool'"),
+        (QUERIES, dict(second=True), "sm_80", "a side gives first or sums, the keys second too"),
+        (BASE, dict(first=False, second=False, sums=False), "sm_80", "at least one of them"),
+        (BASE, dict(m_tiles=3), "sm_80", "a warp owns 16 or 32 positions (m_tiles 1 or 2)"),
+        (BASE, dict(m_tiles=0), "sm_80", "m_tiles 1 or 2"),
+        (BASE, dict(block_own=96), "sm_80", "a block 32, 64 or 128; got 32, 96"),
+        (BASE, dict(block_other=48), "sm_80", "block_other must be 32, 64 or 128, not 48"),
+        (BASE, dict(chunk_other=64), "sm_80", "multiple of 16 that divides block_other"),
+        (BASE, dict(chunk_other=0), "sm_80", "multiple of 16 that divides block_other"),
+        (BASE, dict(head_dim=24, chunk_other=16), "sm_80", "multiple of 32 that divides"),
+        (BASE, dict(block_rows=0), "sm_80", "block_rows = 0 is no multiple of warp_rows = 1"),
+        (QUERIES, dict(warp_rows=0), "sm_80", "is no multiple of warp_rows = 0"),
+        (QUERIES, dict(block_rows=3, warp_rows=2), "sm_80", "block_rows = 3 is no multiple"),
+        (BASE, dict(block_rows=2, warp_rows=2), "sm_80", "warp_rows > 1 is for queries"),
+        (QUERIES, dict(block_rows=3), "sm_90", "shared by 1, 2 or 4 groups of warps"),
+        (
+            QUERIES,
+            dict(block_rows=2, block_other=64, chunk_other=64),
+            "sm_90",
+            "shared by 1, 2 or 4 groups of warps",
+        ),
+        (BASE, dict(block_rows=17), "sm_90", "1088 threads; a threadblock has 32 to 1024"),
+        (BASE, dict(stages=1), "sm_80", "stages must be 2 to 6, not 1"),
+        (BASE, dict(stages=7), "sm_90", "stages must be 2 to 6, not 7"),
+        (
+            BASE,
+            dict(head_dim=40, block_own=32, pair="none"),
+            "sm_80",
+            "32 threads copy fewer than the 8 rows of 5 chunks",
+        ),
+        (
+            BASE,
+            dict(block_own=32, block_other=128, pair="none"),
+            "sm_80",
+            "32 threads are too few for the values of 128 positions",
+        ),
+        (BASE, dict(pair_copy_bytes=3), "sm_80", "pair_copy_bytes must be 16, 8, 4 or 2"),
+        (BASE, dict(pair="f32", pair_copy_bytes=2), "sm_80", "at least one element; got 2"),
+        (
+            BASE,
+            dict(pair="f32"),
+            "sm_80",
+            "64 threads copy fewer than the 8 rows of pair bias that keep",
+        ),
+        (BASE, dict(min_blocks=0), "sm_80", "0 blocks of 64 threads do not fit"),
+        (BASE, dict(min_blocks=33), "sm_80", "33 blocks of 64 threads do not fit"),
+        (
+            BASE,
+            dict(head_dim=64, block_other=128, stages=6),
+            "sm_80",
+            "bytes of shared memory; a block of sm_80 has 166912",
+        ),
+    ],
+)
+def test_each_constraint(base: Config, changes: dict[str, Any], arch: str, reason: str) -> None:
+    found = backward.violations(replace(base, **changes), architecture(arch))
+    others = [each for each in found if reason not in each]
+    assert len(found) == len(others) + 1
+    # Larger tiles may want more threads or shared memory than there are, besides.
+    assert all("threads" in each or "shared memory" in each for each in others), found
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "reason"),
+    [
+        *(
+            (dict(), {field: value}, f"is an instance for another {field}: {getattr(BASE, field)}")
+            for field, value in (
+                ("head_dim", 40),
+                ("dtype", "f16"),
+                ("pair", "f32"),
+                ("first", False),
+                ("second", False),
+                ("sums", False),
+            )
+        ),
+        (dict(mask=False), dict(), "needs mask: there is one"),
+        (
+            dict(side="queries", second=False, mask=False),
+            dict(side="queries", second=False, mask="none", keys=100),
+            "or keys end within a tile that is walked",
+        ),
+        (dict(), dict(pair_alignment=4), "copies pair_bias by 16 bytes; its rows are aligned to 4"),
+    ],
+)
+def test_each_constraint_of_a_problem(
+    config: dict[str, Any], problem: dict[str, Any], reason: str
+) -> None:
+    (found,) = backward.violations(replace(BASE, **config), SM_80, replace(PROBLEM, **problem))
+    assert reason in found
+
+
+def test_an_instance_for_the_other_side() -> None:
+    config, problem = replace(QUERIES), replace(PROBLEM, second=False)
+    assert backward.violations(config, SM_80, problem) == (
+        "is an instance for another side: queries",
+    )
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Config)])
+def test_the_type_of_a_field(field: str) -> None:
+    with pytest.raises(TypeError, match=f"^{field}: expected "):
+        replace(BASE, **{field: 1.5})
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (dict(), dict()),
+        (dict(head_dim=64, dtype="f16", mask="bool"), dict(head_dim=64, dtype="f16")),
+        (dict(mask="none"), dict(mask=False)),
+        (dict(mask="none", keys=100), dict(mask=False)),
+        (
+            dict(side="queries", second=False, mask="none", keys=100),
+            dict(side="queries", second=False, mask=True),
+        ),
+        (dict(sums=False, first=False), dict(sums=False, first=False)),
+        (dict(pair="bf16", pair_alignment=8), dict(pair_copy_bytes=8)),
+        (dict(pair="none", pair_alignment=2), dict(pair="none", pair_copy_bytes=16)),
+    ],
+)
+def test_a_configuration_is_adapted_to_a_problem(
+    problem: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    stated = replace(PROBLEM, **problem)
+    adapted = backward.adapt(BASE, stated)
+    assert adapted == replace(BASE, **expected)
+    assert backward.violations(adapted, SM_80, stated) == ()
+
+
+def test_narrower_copies_than_the_alignment_allows_are_kept() -> None:
+    assert backward.adapt(replace(BASE, pair_copy_bytes=4), PROBLEM).pair_copy_bytes == 4
+
+
+# -- The parameter block ---------------------------------------------------------------------------
+
+CASE = BackwardCase("bf16", 32, 70, 133, 2, 3, 2, mask="f32", pair="bf16", scale=-0.5)
+
+
+@pytest.mark.parametrize("side", ["keys", "queries"])
+def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
+    case = replace(CASE, layout="heads first", dout_layout="padded", grad_layout="stepped")
+    inputs = cases.make(case)
+    problem = sides(case, inputs)[side]
+    config = backward.adapt(replace(BASE, block_own=32, block_rows=2), problem)
+    results = cases.make_results(case)
+    single = np.dtype(np.float32)
+    rooms = {
+        "stats": lay_out((2, 3, 2, 128, 2), single),
+        "key_bias": lay_out((2, 3, 256), single),
+        "mask_sums": lay_out((2, 3, 2, 256), single),
+        "pair_sums": lay_out((2, 2, 2, 128, 256), single),
+    }
+    kept = {key: x for key, x in inputs.items() if key not in ("mask_bias", "out", "lse")}
+    grads = ("dk", "dv") if side == "keys" else ("dq",)
+    names = ("first_grad", "second_grad")
+    written = {name: results[grad] for name, grad in zip(names, grads, strict=False)}
+    views = host_views(kept | rooms | written, readonly=False)
+    found = backward.parameters(config, problem, 1, scale=-0.5, **views)
+    struct = load_header().kernels[backward.NAME]
+    assert set(found) == {field.name for field in struct.fields}
+    for name in ("q", "k", "v", "dout", "pair_bias", *rooms, *written):
+        assert found[name] == views[name].pointer
+    for array, axis in (
+        *(("q", "query"), ("k", "key"), ("v", "key"), ("dout", "query")),
+        *((name, "position") for name in written),
+    ):
+        named = [found[f"{array}_stride_{x}"] for x in ("batch", "row", axis, "head")]
+        assert named == list(views[array].strides[:4])
+    if side == "queries":
+        assert [value for name, value in found.items() if name.startswith("second_grad")] == [0] * 5
+    walked = ("q", "dout") if side == "keys" else ("k", "v")
+    for name, array in zip(("first", "second"), walked, strict=True):
+        step = views[array].strides[2]
+        assert found[f"{name}_step_pass"] == config.pass_rows * step
+        assert found[f"{name}_step_tile"] == config.block_other * step
+    assert found["pair_stride_query"] == 133 * 2
+    assert found["pair_step_tile"] == config.block_other * 133 * 2
+    assert found["pair_step_pass"] == config.pair_pass_rows * 133 * 2
+    extents = ("batches", "rows", "heads", "queries", "keys", "query_positions", "key_positions")
+    assert [found[name] for name in extents] == [2, 3, 2, 70, 133, 128, 256]
+    tiles = 5 if side == "keys" else 3
+    assert [found[x] for x in ("own_tiles", "row_groups", "groups", "chunks")] == [tiles, 2, 1, 2]
+    assert found["score_scale"] == pytest.approx(0.5 * log2(np.e))
+    assert (found["bias_scale"], found["gradient_scale"]) == (2.0, -0.5)
+    assert found["q_multiplier"] == 0xBF80BF80
+
+
+def test_what_is_absent_is_null() -> None:
+    case = replace(CASE, mask="none", pair="none", grads=("v",), scale=0.0)
+    inputs = cases.make(case)
+    problem = sides(case, inputs)["keys"]
+    config = backward.adapt(BASE, problem)
+    views = host_views({key: inputs[key] for key in ("q", "k", "v", "dout")}, readonly=True)
+    found = backward.parameters(config, problem, 1, scale=0.0, **views)
+    absent = ("pair_bias", "stats", "key_bias", "first_grad", "mask_sums", "pair_sums")
+    assert [found[name] for name in absent] == [0] * len(absent)
+    assert [value for name, value in found.items() if name.startswith("pair_st")] == [0] * 5
+    assert (found["q_multiplier"], found["gradient_scale"], found["bias_scale"]) == (0, 0.0, 1.0)
