@@ -74,6 +74,12 @@ def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]
     return tuple(reversed(strides))
 
 
+def packed(shape: tuple[int, ...], dtype: DType, pointer: int = 0, device: str = "") -> ArrayView:
+    """A writable array in C order without gaps, at `pointer` or nowhere yet."""
+    strides = contiguous_strides(shape, dtype.itemsize)
+    return ArrayView(pointer, shape, strides, dtype, device, False, None)
+
+
 def as_numpy(source: ArrayView) -> np.ndarray[Any, Any]:
     """The memory of a view in host memory as a NumPy array, not copied; strides are kept."""
     if source.device != "cpu":

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cuda.bindings import driver as cuda
 
 from cuevo import dlpack
-from cuevo.array_view import BFLOAT16, ArrayView, DType, as_numpy, contiguous_strides
+from cuevo.array_view import BFLOAT16, ArrayView, DType, as_numpy, contiguous_strides, packed
 from cuevo.context import describe_status
 from cuevo.device_array import DeviceArray, copy_to_host
 from cuevo.stream import LEGACY_DEFAULT, NO_ORDER, is_capturing, wait_for
@@ -29,6 +29,7 @@ __all__ = [
     "contiguous_strides",
     "copy_to_host",
     "identify",
+    "packed",
     "view",
 ]
 

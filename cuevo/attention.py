@@ -16,8 +16,8 @@ from cuevo.arrays import (
     ArrayView,
     DeviceArray,
     as_numpy,
-    contiguous_strides,
     identify,
+    packed,
     view,
 )
 from cuevo.attention_problem import check_lse, check_scale, state_problem
@@ -234,14 +234,7 @@ def _make_plan(
 
 
 def _new_out(q: ArrayView) -> ArrayView:
-    return _packed(q.shape, q.dtype, device=q.device)
-
-
-def _packed(
-    shape: tuple[int, ...], dtype: np.dtype[Any], pointer: int = 0, device: str = ""
-) -> ArrayView:
-    strides = contiguous_strides(shape, dtype.itemsize)
-    return ArrayView(pointer, shape, strides, dtype, device, False, None)
+    return packed(q.shape, q.dtype, device=q.device)
 
 
 class _Launch(Launch):
@@ -318,7 +311,7 @@ class _Plan:
         target = replace(self.out, pointer=out) if result is None else result.view(handle)
         place.fill(target, 0.0, handle)
         if lse is not None:
-            place.fill(_packed(self.lse_shape, _FLOAT32, lse), -math.inf, handle)
+            place.fill(packed(self.lse_shape, _FLOAT32, lse), -math.inf, handle)
         return result, sums
 
     def run_on_host_arrays(self, operands: _Operands, return_lse: bool) -> tuple[Any, Any]:

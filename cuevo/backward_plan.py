@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, view
+from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, packed, view
 from cuevo.attention_problem import check_backward, check_scale, state_problem
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
@@ -132,7 +132,7 @@ class _Maker:
         # Views of everything, for strides and shapes: only their addresses will change.
         self.views = dict(operands)
         for name, (shape, dtype) in plan.results.items():
-            self.views["d" + name] = _packed(shape, dtype)
+            self.views["d" + name] = packed(shape, dtype)
 
     def queue_all(self) -> None:
         """Launches in the order in which they run."""
@@ -168,7 +168,7 @@ class _Maker:
 
     def _room(self, name: str, shape: tuple[int, ...]) -> None:
         """Room for an fp32 array in the workspace."""
-        array = _packed(shape, _FLOAT32)
+        array = packed(shape, _FLOAT32)
         self.views[name] = array
         self.plan.rooms[name] = (self.plan.workspace_bytes, array)
         self.plan.workspace_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -264,11 +264,6 @@ class _Maker:
         values = partial_sums_sm70.parameters(config, partials=partials, sums=result)
         grid = config.grid(shape[0], shape[2], p.keys)
         self._queue_small(partial_sums_sm70, config, grid, (room, "d" + bias), values)
-
-
-def _packed(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayView:
-    """A contiguous array that is nowhere yet."""
-    return ArrayView(0, shape, contiguous_strides(shape, dtype.itemsize), dtype, "", False, None)
 
 
 @dataclass(slots=True)

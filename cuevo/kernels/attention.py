@@ -2,9 +2,9 @@
 choice among tilings.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import ceil, e, log2, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
@@ -58,15 +58,6 @@ class Tiling(Protocol):
 
 
 T = TypeVar("T", bound=Tiling)
-
-
-def check_types(config: Any) -> None:
-    """TypeError for a field of a configuration that has another type than it was declared with."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if type(value) is not field.type:
-            kind = getattr(field.type, "__name__", field.type)
-            raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
 
 
 def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:

@@ -9,7 +9,8 @@ from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.blocks import Operand, ThreadblockMma
-from cuevo.kernels.attention import BIAS_BYTES, Problem, check_types, grid
+from cuevo.kernels import choice
+from cuevo.kernels.attention import BIAS_BYTES, Problem, grid
 from cuevo.layouts import M8N8K4, M16N8, Accumulator, SharedTile
 
 
@@ -93,7 +94,7 @@ class PipelinedConfig:
     """pair_bias is not copied."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        choice.check_types(self)
 
     # -- Tiles -------------------------------------------------------------------------------------
 

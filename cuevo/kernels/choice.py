@@ -1,7 +1,7 @@
-"""How a kernel picks one of its configurations, and what it offers where that one spills."""
+"""How a kernel checks and picks its configurations, and what it offers where one spills."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from cuevo.architectures import Architecture
@@ -9,6 +9,15 @@ from cuevo.architectures import Architecture
 C = TypeVar("C", bound=Hashable)
 P = TypeVar("P")
 D = TypeVar("D", bound=Any)
+
+
+def check_types(config: Any) -> None:
+    """TypeError for a field of a configuration that has another type than it was declared with."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if type(value) is not field.type:
+            kind = getattr(field.type, "__name__", field.type)
+            raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
 
 
 def cheapest(

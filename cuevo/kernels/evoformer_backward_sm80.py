@@ -112,7 +112,7 @@ class Config:
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     def __post_init__(self) -> None:
-        attention.check_types(self)
+        choice.check_types(self)
 
     @property
     def chunks(self) -> int:
@@ -438,7 +438,7 @@ class Shape:
         return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
 
 
-#: Tilings by the largest head_dim that they are for, measured on an H200 at 32 (docs/measurements).
+#: Tilings by the largest head_dim that they are for, measured on an H200 at 32.
 #: Sums over rows are cheapest where a warp has two rows and two warps share theirs: the fewer rows,
 #: the more often the sums travel; the more, the fewer registers and threadblocks there are.
 KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (

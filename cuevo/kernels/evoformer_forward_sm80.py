@@ -64,7 +64,7 @@ class Config:
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     def __post_init__(self) -> None:
-        attention.check_types(self)
+        choice.check_types(self)
 
     @property
     def chunks(self) -> int:

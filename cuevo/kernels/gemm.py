@@ -9,6 +9,7 @@ from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.blocks import INSTRUCTIONS, Operand, OutputTile, ThreadblockMma
 from cuevo.division import magic
+from cuevo.kernels import choice
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
@@ -111,11 +112,7 @@ class Config:
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not field.type:
-                kind = getattr(field.type, "__name__", field.type)
-                raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
+        choice.check_types(self)
 
     # -- What the template takes from here ---------------------------------------------------------
 
@@ -386,8 +383,7 @@ def roomier(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor, at last fewer fragments loaded ahead.
     """
-    for blocks in range(config.min_blocks, 0, -1):
-        yield replace(config, min_blocks=blocks)
+    yield from choice.roomier(config)
     if config.whole_steps and config.mma.a.groups > 1:
         yield replace(config, min_blocks=1, whole_steps=False)
 
