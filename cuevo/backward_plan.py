@@ -26,7 +26,7 @@ from cuevo.kernels import (
     partial_sums_sm70,
 )
 from cuevo.kernels.attention import Problem, scale_fields
-from cuevo.kernels.evoformer_backward_sm80 import Config, positions
+from cuevo.kernels.evoformer_backward_sm80 import Config, positions, stats_shape
 from cuevo.kernels.evoformer_backward_sm80 import Problem as Side
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
@@ -145,7 +145,7 @@ class _Maker:
         ]
         sides = [side for side in sides if side.first or side.second or side.sums]
         chosen = [self._chosen(side) for side in sides]
-        self._room("stats", (p.batch, p.rows, p.heads, positions(p.queries), 2))
+        self._room("stats", (p.batch, p.rows, p.heads, *stats_shape(p.queries)))
         self._queue_delta()
         if any(config.mask for _, config in chosen):
             self._room("key_bias", (p.batch, p.rows, positions(p.keys)))

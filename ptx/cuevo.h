@@ -83,7 +83,7 @@ typedef struct evoformer_backward_params {
     const void *v;
     const void *dout;      /* [B, N, Lq, H, D], like q */
     const void *pair_bias; /* [B, 1, H, Lq, Lk], as in the forward kernel */
-    const float *stats;    /* [B, N, H, query_positions, 2], contiguous: what attention_delta makes */
+    const float *stats;    /* [B, N, H, query_positions / 16, 48], contiguous: what attention_delta makes */
     const float *key_bias; /* [B, N, key_positions], contiguous: what key_bias makes; read only if the kernel has one */
     void *first_grad;      /* dk [B, N, Lk, H, D] or dq [B, N, Lq, H, D], type of q, rows 16-byte aligned; null: not wanted */
     void *second_grad;     /* dv, likewise */
@@ -134,9 +134,10 @@ typedef struct evoformer_backward_params {
     uint32_t query_positions; /* Lq rounded up to a multiple of 128 */
     uint32_t key_positions;   /* Lk, likewise */
     uint32_t own_tiles;       /* ceil(Lk or Lq / block_own) */
-    uint32_t row_groups;      /* ceil(N / block_rows) */
-    uint32_t groups;          /* groups of a chunk, which one threadblock takes one after the other */
-    uint32_t chunks;          /* ceil(row_groups / groups) */
+    uint32_t chunks;          /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
+    uint32_t groups;          /* groups of a chunk, at least */
+    uint32_t longer_chunks;   /* the first chunks, which have one more */
+    uint32_t whole_tiles;     /* walked tiles all of which exist: Lq or Lk / block_other */
 
     /* Multipliers and shifts that divide by heads, own_tiles and chunks (lib/divide.ptx). */
     uint32_t heads_magic;
@@ -172,12 +173,14 @@ typedef struct attention_scores_params {
 
 void attention_scores_sm80(const attention_scores_params params);
 
-/* What backward needs of every query: its log-sum-exp, and delta = rowsum(dout * out). */
+/* What backward needs of every query: its log-sum-exp, and delta = rowsum(dout * out). Of 16 queries stats are
+   -delta of (0, 1, 0, 1), (2, 3, 2, 3) ... (14, 15, 14, 15), 0 where there is no query, and then
+   -lse * log2(e) of (0, 1, 8, 9), (2, 3, 10, 11) ... (6, 7, 14, 15), -inf there and where lse < -2^22. */
 typedef struct attention_delta_params {
     const void *out;  /* [B, N, Lq, H, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
     const void *dout; /* [B, N, Lq, H, D], likewise */
     const float *lse; /* [B, N, H, Lq], contiguous, natural logarithm */
-    float *stats;     /* [B, N, H, positions, 2], contiguous: -lse * log2(e), -inf where lse < -2^22, and -delta; -inf, 0 where there is no query */
+    float *stats;     /* [B, N, H, positions / 16, 48], contiguous: see above */
 
     int64_t out_stride_batch;
     int64_t out_stride_row;

@@ -98,11 +98,12 @@ def test_empty_problems(executor: DriverExecutor, empty: str) -> None:
 
 def test_addresses_are_enough(executor: DriverExecutor) -> None:
     inputs, call = arguments(BOTH)
+    copies = moved({key: x.array for key, x in inputs.items()}, executor)
     views = {
         key: cuevo.array_from_pointer(
             x.pointer, x.shape, x.dtype, strides=x.strides, device="cuda:0"
         )
-        for key, x in moved({key: x.array for key, x in inputs.items()}, executor).items()
+        for key, x in copies.items()
     }
     found = cuevo.attention_backward(**call | views)
     assert all(isinstance(x, DeviceArray) and x.device == "cuda:0" for x in found)
@@ -213,7 +214,7 @@ def test_torch_expanded_dout(executor: DriverExecutor) -> None:
     _, call = torch_call(torch, BOTH)
     row = call["dout"][:1, :1, :1, :1]
     expanded = row.expand(call["dout"].shape)
-    assert expanded.stride()[:4] == (0, 0, 0, 0)
+    assert expanded.stride()[1:4] == (0, 0, 0)
     found = fetched(cuevo.attention_backward(**call | {"dout": expanded}))
     packed = fetched(cuevo.attention_backward(**call | {"dout": expanded.contiguous()}))
     assert_same_gradients("expanded", found, packed)
@@ -371,7 +372,7 @@ def check_workload(torch: Any, workload: Workload) -> None:
     for key, x in found.items():
         assert torch.equal(again[key].view(torch.int16), x.view(torch.int16)), key
     rows = workload.rows
-    for n in sorted({0, 1, rows // 2, rows - 1}):
+    for n in sorted({0, rows // 3, rows // 2, rows - 1}):
         for key, exact in reference.of_row(n, torch.float64).items():
             if key != "dpair_bias":
                 x = found[key][0, n].reshape(exact.shape)

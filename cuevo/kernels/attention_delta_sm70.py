@@ -7,7 +7,7 @@ from math import gcd
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.division import magic
-from cuevo.kernels.evoformer_backward_sm80 import POSITIONS, positions
+from cuevo.kernels.evoformer_backward_sm80 import POSITIONS, positions, stats_shape
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -99,10 +99,10 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
     if c.dtype not in ("f16", "bf16"):
         yield f"dtype must be f16 or bf16, not {c.dtype!r}"
-    if c.block_heads not in (1, 2, 4, 8, 16):
+    if c.block_heads not in (1, 2, 4, 8):
         yield (
-            "block_heads must be 1, 2, 4, 8 or 16 (a thread keeps its head from pass to pass), "
-            f"not {c.block_heads}"
+            "block_heads must be 1, 2, 4 or 8 (a thread keeps its head from pass to pass, a "
+            f"threadblock has statistics by 16 queries), not {c.block_heads}"
         )
 
 
@@ -110,7 +110,7 @@ def parameters(
     config: Config, *, out: ArrayView, dout: ArrayView, lse: ArrayView, stats: ArrayView
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name: out, dout [B, N, Lq, H, D], lse [B, N, H,
-    Lq], stats [B, N, H, positions, 2].
+    Lq], stats [B, N, H, positions / 16, 48].
 
     Raises ValueError where ``block_heads`` does not divide the heads, or `stats` has another number
     of positions than the next multiple of 128.
@@ -118,8 +118,10 @@ def parameters(
     _, rows, queries, heads, _ = out.shape
     if heads % config.block_heads:
         raise ValueError(f"{config.block_heads} heads of a threadblock do not divide {heads}")
-    if stats.shape[3] != positions(queries):
-        raise ValueError(f"stats: expected {positions(queries)} positions; got {stats.shape[3]}")
+    if stats.shape[3:] != stats_shape(queries):
+        raise ValueError(
+            f"stats: expected {stats_shape(queries)} for a head; got {stats.shape[3:]}"
+        )
     found: dict[str, int | float] = {
         "out": out.pointer,
         "dout": dout.pointer,

@@ -14,6 +14,7 @@ from cuevo.arrays import ArrayView
 from cuevo.division import magic
 from cuevo.kernels import attention, choice
 from cuevo.kernels.attention import BIAS_BYTES
+from cuevo.layouts import SharedTile, swizzle
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -28,6 +29,7 @@ __all__ = [
     "parameters",
     "positions",
     "roomier",
+    "stats_shape",
     "values",
     "violations",
 ]
@@ -44,6 +46,11 @@ POSITIONS = 128
 def positions(extent: int) -> int:
     """Queries or keys of a padded array."""
     return ceil(extent / POSITIONS) * POSITIONS
+
+
+def stats_shape(queries: int) -> tuple[int, int]:
+    """The statistics of one head: blocks of 16 queries, three fp32 a query (see ``cuevo.h``)."""
+    return (positions(queries) // 16, 48)
 
 
 @dataclass(frozen=True)
@@ -114,27 +121,79 @@ class Config:
     def __post_init__(self) -> None:
         choice.check_types(self)
 
+    # What the kernel works with.
+
     @property
-    def chunks(self) -> int:
-        """16-byte chunks in a row of an operand."""
-        return self.head_dim // 8
+    def by_keys(self) -> bool:
+        """Whether the threadblock owns keys."""
+        return self.side == "keys"
+
+    @property
+    def owned(self) -> tuple[str, str]:
+        """The operands that a threadblock owns: of the scores, of dP."""
+        return ("k", "v") if self.by_keys else ("q", "dout")
+
+    @property
+    def walked(self) -> tuple[str, str]:
+        """Those that it walks."""
+        return ("q", "dout") if self.by_keys else ("k", "v")
+
+    @property
+    def own_axis(self) -> str:
+        """The axis of what is owned."""
+        return "key" if self.by_keys else "query"
+
+    @property
+    def other_axis(self) -> str:
+        """The axis of what is walked."""
+        return "query" if self.by_keys else "key"
+
+    @property
+    def tile(self) -> SharedTile:
+        """How rows of an operand lie in shared memory."""
+        return swizzle(self.head_dim // 8)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of an operand."""
+        return 2 * self.head_dim
+
+    @property
+    def warp_own(self) -> int:
+        """Positions that a warp owns."""
+        return 16 * self.m_tiles
 
     @property
     def row_threads(self) -> int:
         """Threads that work on the same rows N."""
-        return 32 * (self.block_own // (16 * self.m_tiles))
+        return 32 * (self.block_own // self.warp_own)
+
+    @property
+    def warp_groups(self) -> int:
+        """Groups of warps, each with `warp_rows` of the rows N."""
+        return self.block_rows // self.warp_rows
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.block_rows // self.warp_rows * self.row_threads
+        return self.warp_groups * self.row_threads
+
+    @property
+    def n_tiles(self) -> int:
+        """Accumulator tiles of 8 columns in a step."""
+        return self.chunk_other // 8
+
+    @property
+    def steps(self) -> int:
+        """Steps of a stage."""
+        return self.block_other // self.chunk_other
 
     @property
     def pass_rows(self) -> int:
         """Positions that the threads of the same rows N copy at a time: a multiple of 8, which
         keeps a thread's swizzle.
         """
-        return self.row_threads // self.chunks // 8 * 8
+        return self.row_threads // self.tile.chunks // 8 * 8
 
     @property
     def pair_size(self) -> int:
@@ -142,43 +201,120 @@ class Config:
         return BIAS_BYTES[self.pair]
 
     @property
-    def pair_keys(self) -> int:
-        """Keys of a pair tile."""
-        return self.block_own if self.side == "keys" else self.block_other
+    def pair_tile(self) -> SharedTile | None:
+        """How rows of pair_bias lie in shared memory; None where there is none."""
+        if self.pair == "none":
+            return None
+        keys = self.block_own if self.by_keys else self.block_other
+        return swizzle(keys * self.pair_size // 16)
 
     @property
     def pair_pass_rows(self) -> int:
         """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are
         narrower than 16 bytes.
         """
-        if self.pair == "none" or self.pair_copy_bytes < 16:
+        if self.pair_tile is None or self.pair_copy_bytes < 16:
             return 1
-        return self.threads // (self.pair_keys * self.pair_size // 16) // 8 * 8
+        return self.threads // self.pair_tile.chunks // 8 * 8
 
     @property
     def value_bytes(self) -> int:
         """Of what a walked position has beside its operands: the statistics of a query, the bias of
         a key.
         """
-        return 8 if self.side == "keys" else 4 if self.mask else 0
+        return 12 if self.by_keys else 4 if self.mask else 0
 
     @property
     def sums_rows(self) -> bool:
         """Whether dS is summed over rows N."""
-        return self.side == "queries" and self.sums
+        return not self.by_keys and self.sums
+
+    @property
+    def scarce(self) -> bool:
+        """Whether the loop leaves no registers for what a thread needs only around it."""
+        return self.sums_rows
+
+    @property
+    def meeting(self) -> bool:
+        """Whether several warps have rows N of the same sums."""
+        return self.sums_rows and self.warp_groups > 1
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a warp's tile that each of them then sums."""
+        return self.warp_own // self.warp_groups
+
+    # Shared memory, bytes: owned operands | their statistics | stages of (first | second | pair |
+    # values) | two laps' sums | the threadblock's place
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of an owned operand."""
+        return self.block_rows * self.block_own
+
+    @property
+    def other_rows(self) -> int:
+        """Rows of a walked operand in a stage."""
+        return self.block_rows * self.block_other
+
+    @property
+    def own_stats_at(self) -> int:
+        """Where the statistics of owned queries begin."""
+        return 2 * self.own_rows * self.row_bytes
+
+    @property
+    def row_stats_bytes(self) -> int:
+        """Statistics of a row N: of a warp's queries -delta, 8 bytes each, and low, room for two m
+        tiles.
+        """
+        return self.block_own // self.warp_own * 128 * (self.m_tiles + 1)
+
+    @property
+    def stages_at(self) -> int:
+        """Where the stages begin."""
+        return self.own_stats_at + (0 if self.by_keys else self.block_rows * self.row_stats_bytes)
+
+    @property
+    def pair_at(self) -> int:
+        """Where the pair tile of a stage begins in it."""
+        return 2 * self.other_rows * self.row_bytes
+
+    @property
+    def values_at(self) -> int:
+        """Where the values of a stage begin."""
+        return self.pair_at + self.block_own * self.block_other * self.pair_size
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a stage."""
+        return self.values_at + self.other_rows * self.value_bytes
+
+    @property
+    def meeting_at(self) -> int:
+        """Where sums meet."""
+        return self.stages_at + self.stages * self.stage_bytes
+
+    @property
+    def meeting_step(self) -> int:
+        """Bytes of the sums of 32 walked positions."""
+        return self.threads * self.warp_own * 4
+
+    @property
+    def meeting_bytes(self) -> int:
+        """Bytes of the sums of a lap."""
+        return self.meeting_step * (self.block_other // 32) if self.meeting else 0
+
+    @property
+    def place_at(self) -> int:
+        """Where four numbers wait that say what a threadblock is for."""
+        return self.meeting_at + 2 * self.meeting_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: what is owned, and the stages of what is walked, sums that warps
-        exchange.
-        """
-        row = 2 * 2 * self.head_dim
-        own = self.block_rows * self.block_own * (row + (8 if self.side == "queries" else 0))
-        other = self.block_rows * self.block_other * (row + self.value_bytes)
-        stage = other + self.block_own * self.block_other * self.pair_size
-        meeting = self.sums_rows and self.block_rows > self.warp_rows
-        sums = self.threads * self.m_tiles * self.block_other * 4 if meeting else 0
-        return own + self.stages * stage + sums
+        """Dynamic shared memory, all of the above."""
+        return self.place_at + (16 if self.scarce else 0)
+
+    # The launch.
 
     def row_groups(self, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
@@ -268,7 +404,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.block_other not in (32, 64, 128):
         yield f"block_other must be 32, 64 or 128, not {c.block_other}"
         return
-    step = 32 if c.chunks % 2 else 16
+    step = 32 if c.tile.chunks % 2 else 16
     if c.chunk_other < step or c.chunk_other % step or c.block_other % c.chunk_other:
         yield f"chunk_other must be a multiple of {step} that divides block_other"
     if c.warp_rows < 1 or c.block_rows < 1 or c.block_rows % c.warp_rows:
@@ -276,31 +412,30 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.warp_rows > 1 and c.side == "keys":
         yield "warp_rows > 1 is for queries"
-    groups = c.block_rows // c.warp_rows
-    if c.sums_rows and groups > 1 and (groups not in (2, 4) or c.chunk_other not in (16, 32)):
+    if c.meeting and (c.warp_groups not in (2, 4) or c.chunk_other not in (16, 32)):
         yield (
             "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
-            f"two steps; got {groups}, {c.chunk_other}"
+            f"two steps; got {c.warp_groups}, {c.chunk_other}"
         )
     if not 32 <= c.threads <= 1024:
         yield f"{c.threads} threads; a threadblock has 32 to 1024"
         return
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
-    if c.row_threads < 8 * c.chunks:
+    if c.row_threads < 8 * c.tile.chunks:
         yield (
-            f"{c.row_threads} threads copy fewer than the 8 rows of {c.chunks} chunks that "
+            f"{c.row_threads} threads copy fewer than the 8 rows of {c.tile.chunks} chunks that "
             "keep a thread's swizzle constant"
         )
     if c.row_threads < c.block_other * c.value_bytes // 16:
         yield f"{c.row_threads} threads are too few for the values of {c.block_other} positions"
-    if c.pair != "none":
+    if c.pair_tile:
         if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < c.pair_size:
             yield (
                 "pair_copy_bytes must be 16, 8, 4 or 2, and at least one element; got "
                 f"{c.pair_copy_bytes}"
             )
-        elif c.pair_copy_bytes == 16 and c.threads < 8 * (c.pair_keys * c.pair_size // 16):
+        elif c.pair_copy_bytes == 16 and c.threads < 8 * c.pair_tile.chunks:
             yield (
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
@@ -355,6 +490,7 @@ def parameters(
     pair_sums: ArrayView | None = None,
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+    chunks = config.chunks_of(problem, groups)
 
     def address(x: ArrayView | None) -> int:
         return 0 if x is None else x.pointer
@@ -382,9 +518,9 @@ def parameters(
         "query_positions": positions(problem.queries),
         "key_positions": positions(problem.keys),
         "own_tiles": ceil(problem.own / config.block_own),
-        "row_groups": config.row_groups(problem),
-        "groups": groups,
-        "chunks": config.chunks_of(problem, groups),
+        "groups": config.row_groups(problem) // chunks,
+        "longer_chunks": config.row_groups(problem) % chunks,
+        "chunks": chunks,
         "gradient_scale": scale,
         **attention.scale_fields(scale, config.dtype),
     }
@@ -398,12 +534,13 @@ def parameters(
     ):
         for index, label in enumerate(("batch", "row", axis, "head")):
             found[f"{name}_stride_{label}"] = array.strides[index] if array else 0
-    walked = (q, dout) if config.side == "keys" else (k, v)
+    walked = (q, dout) if config.by_keys else (k, v)
     for name, array in zip(("first", "second"), walked, strict=True):
         found[f"{name}_step_pass"] = array.strides[2] * config.pass_rows
         found[f"{name}_step_tile"] = array.strides[2] * config.block_other
     found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
     found["pair_step_tile"] = found["pair_stride_query"] * config.block_other
+    found["whole_tiles"] = problem.other // config.block_other
     for name in ("heads", "own_tiles", "chunks"):
         found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     return found
@@ -470,8 +607,8 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
             Shape(4, 1, 32, 32, 32, 2, 2, True, 0.84),
             Shape(1, 1, 64, 32, 32, 3, 4, False, 0.50),
             Shape(1, 1, 32, 32, 32, 3, 8, False, 0.40),
-            Shape(2, 1, 64, 32, 32, 3, 2, False, 1.44, sums=False),
-            Shape(1, 1, 64, 32, 32, 3, 6, False, 1.42, sums=False),
+            Shape(1, 1, 64, 32, 32, 3, 6, False, 1.48, sums=False),
+            Shape(1, 1, 64, 64, 16, 2, 4, True, 1.47, sums=False),
         ),
     ),
     (

@@ -168,7 +168,7 @@ def test_either_side(side: str, own: int, other: int) -> None:
     problem = replace(PROBLEM, side=side)
     assert (problem.own, problem.other) == (own, other)
     config = replace(BASE, side=side, block_own=32, block_other=64)
-    assert config.pair_keys == (32 if side == "keys" else 64)
+    assert config.pair_tile and config.pair_tile.chunks == (4 if side == "keys" else 8)
     assert config.grid(problem, groups=2) == (4 * 2 * 2, 1, 1)
 
 
@@ -337,7 +337,7 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     results = cases.make_results(case)
     single = np.dtype(np.float32)
     rooms = {
-        "stats": lay_out((2, 3, 2, 128, 2), single),
+        "stats": lay_out((2, 3, 2, 8, 48), single),
         "key_bias": lay_out((2, 3, 256), single),
         "mask_sums": lay_out((2, 3, 2, 256), single),
         "pair_sums": lay_out((2, 2, 2, 128, 256), single),
@@ -370,11 +370,28 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     assert found["pair_step_pass"] == config.pair_pass_rows * 133 * 2
     extents = ("batches", "rows", "heads", "queries", "keys", "query_positions", "key_positions")
     assert [found[name] for name in extents] == [2, 3, 2, 70, 133, 128, 256]
-    tiles = 5 if side == "keys" else 3
-    assert [found[x] for x in ("own_tiles", "row_groups", "groups", "chunks")] == [tiles, 2, 1, 2]
+    tiles, whole = (5, 2) if side == "keys" else (3, 4)
+    names = ("own_tiles", "groups", "longer_chunks", "chunks", "whole_tiles")
+    assert [found[x] for x in names] == [tiles, 1, 0, 2, whole]
     assert found["score_scale"] == pytest.approx(0.5 * log2(np.e))
     assert (found["bias_scale"], found["gradient_scale"]) == (2.0, -0.5)
     assert found["q_multiplier"] == 0xBF80BF80
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "expected"), [(7, 1, (1, 0, 7)), (7, 3, (2, 1, 3)), (8, 3, (2, 2, 3))]
+)
+def test_chunks_differ_by_one_group_at_most(
+    rows: int, groups: int, expected: tuple[int, int, int]
+) -> None:
+    case = replace(CASE, rows=rows)
+    inputs = cases.make(case)
+    problem = sides(case, inputs)["queries"]
+    views = host_views({key: inputs[key] for key in ("q", "k", "v", "dout")}, readonly=True)
+    found = backward.parameters(backward.adapt(QUERIES, problem), problem, groups, scale=1, **views)
+    each, longer, chunks = (found[x] for x in ("groups", "longer_chunks", "chunks"))
+    assert (each, longer, chunks) == expected
+    assert each * chunks + longer == rows
 
 
 def test_what_is_absent_is_null() -> None:

@@ -19,6 +19,7 @@ from backward_cases import GRAD_LAYOUTS, BackwardCase
 from backward_sweep import CASES, name
 from executors import Recorder
 from guarded import Strided, assert_same_bytes, check_guards, host_views, lay_out
+from query_statistics import blocked
 
 import cuevo
 from cuevo import reference
@@ -27,7 +28,7 @@ from cuevo.attention_problem import check_scale
 from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels.attention import scale_fields
-from cuevo.kernels.evoformer_backward_sm80 import Config, positions
+from cuevo.kernels.evoformer_backward_sm80 import Config, positions, stats_shape
 from cuevo.sim import SimExecutor
 from cuevo.template import render
 
@@ -57,10 +58,14 @@ def statistics(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, S
     """What the kernel is given of every query and of every key."""
     dout, out, lse = (inputs[key].array.astype(np.float64) for key in ("dout", "out", "lse"))
     outer = (case.batch, case.rows)
-    stats = lay_out((*outer, case.heads, positions(case.queries), 2), np.dtype(np.float32))
-    stats.array[...] = (-np.inf, 0.0)
-    stats.array[..., : case.queries, 0] = np.where(lse < -(2.0**22), -np.inf, -lse * log2(np.e))
-    stats.array[..., : case.queries, 1] = -np.einsum("bnqhd,bnqhd->bnhq", dout, out)
+    low = np.where(lse < -(2.0**22), -np.inf, -lse * log2(np.e))
+    minus_delta = -np.einsum("bnqhd,bnqhd->bnhq", dout, out)
+    padding = [(0, 0)] * 3 + [(0, positions(case.queries) - case.queries)]
+    shape = (*outer, case.heads, *stats_shape(case.queries))
+    stats = lay_out(shape, np.dtype(np.float32))
+    stats.array[...] = blocked(
+        np.pad(low, padding, constant_values=-np.inf), np.pad(minus_delta, padding)
+    )
     bias = lay_out((*outer, positions(case.keys)), np.dtype(np.float32))
     bias.array[...] = -np.inf
     mask = reference.additive(inputs["mask_bias"].array)[:, :, 0, 0] if "mask_bias" in inputs else 0
