@@ -2,15 +2,15 @@
 what lies between them.
 
 A plan runs up to six kernels: what backward needs of every query (`attention_delta_sm70`), the
-biases of keys (`key_bias_sm70`), the two sides of the scores (`evoformer_backward_sm80`), and the
-last sums of the gradients of the biases (`partial_sums_sm70`). A call that was made before with
-arrays of the same shapes, strides and types finds its plan; see `cuevo.plans`.
+biases of keys (`key_bias_sm70`), the two sides of the scores (one of `RUNGS` each), and the last
+sums of the gradients of the biases (`partial_sums_sm70`). A call that was made before with arrays
+of the same shapes, strides and types finds its plan; see `cuevo.plans`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from struct import Struct
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from cuevo.executor import Executor
 from cuevo.header import load_header
 from cuevo.kernels import (
     attention_delta_sm70,
+    evoformer_backward_sm70,
+    evoformer_backward_sm75,
     evoformer_backward_sm80,
     key_bias_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels.attention import Problem, scale_fields
-from cuevo.kernels.evoformer_backward_sm80 import Config, positions, stats_shape
 from cuevo.kernels.evoformer_backward_sm80 import Problem as Side
+from cuevo.kernels.evoformer_backward_sm80 import positions, stats_shape
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, configure, load
@@ -38,9 +40,25 @@ __all__ = ["GRADS", "RUNGS", "Plan", "Settings", "Wanted", "make_plan", "workspa
 
 GRADS = ("q", "k", "v", "mask_bias", "pair_bias")
 """The gradients, in the order in which they are returned."""
-RUNGS: tuple[Rung[Side, Config], ...] = (evoformer_backward_sm80,)
+
+
+class _Rung(Rung[Side, Any], Protocol):
+    """The host half of a kernel for either side of the scores."""
+
+    @property
+    def parameters(self) -> Callable[..., dict[str, int | float]]: ...
+
+
+RUNGS: tuple[_Rung, ...] = (
+    evoformer_backward_sm80,
+    evoformer_backward_sm75,
+    evoformer_backward_sm70,
+)
 """The kernels for either side of the scores, from the highest architecture down."""
-Settings = Config | Mapping[str, object] | None
+_Config = (
+    evoformer_backward_sm80.Config | evoformer_backward_sm75.Config | evoformer_backward_sm70.Config
+)
+Settings = _Config | Mapping[str, object] | None
 """What a caller configures a side with."""
 
 _FLOAT32 = np.dtype(np.float32)
@@ -161,7 +179,7 @@ class _Maker:
         fields = {name: getattr(self.problem, name) for name in Problem.__dataclass_fields__}
         return Side(**fields, side=side, **wanted)
 
-    def _chosen(self, side: Side) -> tuple[Rung[Side, Config], Config]:
+    def _chosen(self, side: Side) -> tuple[_Rung, _Config]:
         settings = self.config.get(side.side)
         kernel = rung(RUNGS, side, self.arch, settings)
         return kernel, configure(kernel, side, self.plan.place, settings)
@@ -182,7 +200,7 @@ class _Maker:
         launch.constants = load_header().kernels[kernel.NAME].pack(values)[pointers.size :]
         self.plan.steps.append(_Step(launch, names))
 
-    def _queue_side(self, side: Side, kernel: Rung[Side, Config], config: Config) -> None:
+    def _queue_side(self, side: Side, kernel: _Rung, config: _Config) -> None:
         p, settings = self.problem, self.config.get(side.side)
         loaded, config = load(kernel, config, self.plan.place, fixed=settings is not None)
         groups = config.groups(side, self.arch)
@@ -208,13 +226,7 @@ class _Maker:
             "pair_sums": "pair_sums" if side.sums and not by_keys else "",
         }
         views = {field: self.views[name] for field, name in arrays.items() if name}
-        values = evoformer_backward_sm80.parameters(
-            config,
-            side,
-            groups,
-            scale=self.scale,
-            **views,
-        )
+        values = kernel.parameters(config, side, groups, scale=self.scale, **views)
         grid = config.grid(side, groups)
         self._queue(kernel, loaded, config, grid, tuple(arrays.values()), values)
 

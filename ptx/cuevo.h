@@ -154,6 +154,8 @@ typedef struct evoformer_backward_params {
 } evoformer_backward_params;
 
 void evoformer_backward_sm80(const evoformer_backward_params params);
+void evoformer_backward_sm75(const evoformer_backward_params params);
+void evoformer_backward_sm70(const evoformer_backward_params params);
 
 /* scores = q . k^T, the raw fp32 accumulators of the QK product, for inspection and bit-exact comparison. */
 typedef struct attention_scores_params {

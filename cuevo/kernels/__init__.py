@@ -9,6 +9,8 @@ from types import MappingProxyType, ModuleType
 from cuevo.kernels import (
     attention_delta_sm70,
     attention_scores_sm80,
+    evoformer_backward_sm70,
+    evoformer_backward_sm75,
     evoformer_backward_sm80,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
@@ -30,6 +32,8 @@ _REGISTRY = MappingProxyType(
             evoformer_forward_sm75,
             evoformer_forward_sm70,
             evoformer_backward_sm80,
+            evoformer_backward_sm75,
+            evoformer_backward_sm70,
             attention_delta_sm70,
             key_bias_sm70,
             partial_sums_sm70,

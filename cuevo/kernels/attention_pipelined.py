@@ -1,5 +1,6 @@
 """What the rungs of attention below sm_80 share, the host half of
 ``ptx/lib/evoformer_forward.ptx``: the configuration and what follows from it, which are legal.
+What those of the backward pass have too: `RowCopy`, `HeadOperand`, `Instruction`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,12 +66,37 @@ def power_of_two(limit: int) -> int:
     return 1 << limit.bit_length() - 1
 
 
-@dataclass(frozen=True)
-class PipelinedConfig:
-    """One instance of a kernel below sm_80; its template is given the whole of it."""
+class Instruction:
+    """What follows from the mma instruction of a rung."""
 
     instruction: ClassVar[str]
-    """The mma instruction: "m16n8k8" or "m8n8k4"."""
+    """"m16n8k8" or "m8n8k4"."""
+
+    @property
+    def staged_p(self) -> bool:
+        """Whether the probabilities pass through shared memory: the accumulators of m8n8k4 are no
+        operand of it.
+        """
+        return self.instruction == "m8n8k4"
+
+    @property
+    def accumulator(self) -> Accumulator:
+        """How scores and output lie in registers."""
+        return M8N8K4 if self.instruction == "m8n8k4" else M16N8
+
+    def mma_count(self, mma: ThreadblockMma) -> int:
+        """mma instructions of a warp in a lap."""
+        each = 8 if self.instruction == "m8n8k4" else 1
+        return each * mma.a.steps * mma.m_tiles * mma.n_tiles
+
+    def read_count(self, operand: Operand) -> int:
+        """ldmatrix, or ld.shared, of a warp in a lap that read an operand."""
+        return operand.steps * operand.groups * (2 if self.instruction == "m8n8k4" else 1)
+
+
+@dataclass(frozen=True)
+class PipelinedConfig(Instruction):
+    """One instance of a kernel below sm_80; its template is given the whole of it."""
 
     head_dim: int
     dtype: str = "f16"
@@ -97,18 +123,6 @@ class PipelinedConfig:
         choice.check_types(self)
 
     # -- Tiles -------------------------------------------------------------------------------------
-
-    @property
-    def staged_p(self) -> bool:
-        """Whether the probabilities pass through shared memory: the accumulators of m8n8k4 are no
-        operand of it.
-        """
-        return self.instruction == "m8n8k4"
-
-    @property
-    def accumulator(self) -> Accumulator:
-        """How scores and output lie in registers."""
-        return M8N8K4 if self.instruction == "m8n8k4" else M16N8
 
     @property
     def threads(self) -> int:
@@ -233,15 +247,6 @@ class PipelinedConfig:
         """Threadblocks of a launch, all in x: as for the other rungs, the parts of V fastest."""
         blocks, *_ = grid(self, problem)
         return (blocks * self.value_parts, 1, 1)
-
-    def mma_count(self, mma: ThreadblockMma) -> int:
-        """mma instructions of a warp in a lap."""
-        each = 8 if self.instruction == "m8n8k4" else 1
-        return each * mma.a.steps * mma.m_tiles * mma.n_tiles
-
-    def read_count(self, operand: Operand) -> int:
-        """ldmatrix, or ld.shared, of a warp in a lap that read an operand."""
-        return operand.steps * operand.groups * (2 if self.instruction == "m8n8k4" else 1)
 
     @property
     def reads(self) -> int:

@@ -21,8 +21,9 @@ class SharedTile:
     of 8 have their chunks c in 8 different groups of banks, so an ldmatrix phase takes one cycle;
     so have any 8 chunks that follow each other from a multiple of 8, counted through the rows.
     ``padded``: a chunk is left free after each row of an even number of chunks.
-    ``quads``: swizzled for the rows that mma.m8n8k4 reads together, 0 to 3 and 8 to 11.
-    ``quad columns``: swizzled for its other reading, two chunks of each of four rows.
+    ``quads``: swizzled for the rows that mma.m8n8k4 reads together, 0 to 3 and 8 to 11, and for
+    its other reading, two chunks of each of four rows.
+    ``quad columns``: swizzled for the other reading alone, with a shorter period.
     """
 
     chunks: int
@@ -49,12 +50,12 @@ class SharedTile:
         """The pattern: the sum of ``(row >> shift) & mask``; negative shifts are to the left."""
         bits = self.group.bit_length() - 1
         together = 3 - bits  # low bits of a row's number that banks tell apart
-        if self.kind == "quad columns":
+        if self.kind in ("quads", "quad columns"):
             moves = [(row, row + 1 - together) for row in range(together, 2)]
-            moves = [(row, chunk) for row, chunk in moves if chunk < bits]
+            if self.kind == "quads" and bits:
+                moves.append((3, 0))
         else:
-            rows = (0, 1, 3) if self.kind == "quads" else (0, 1, 2)
-            moves = list(zip(rows[together:], range(bits), strict=True))
+            moves = list(zip(range(3)[together:], range(bits), strict=True))
         masks: dict[int, int] = {}
         for row, chunk in moves:
             masks[row - chunk] = masks.get(row - chunk, 0) | 1 << chunk
@@ -83,15 +84,17 @@ class SharedTile:
     def address(self, row: int, chunk: int, unit: int = 2) -> tuple[int, int]:
         """Which of the `places`, and how many bytes further, leads from (0, 0) to (row, chunk).
 
-        `row` is a multiple of the period, and `chunk` of `unit` where rows are swizzled.
+        `row` is a multiple of the period, and `chunk` of `unit` where rows are swizzled. With a
+        unit of 1 every chunk has a place: `row` need only have none of the bits of the lanes' rows.
         """
         step = min(unit, self.group)
-        if row % self.period or chunk % step:
+        if (row % self.period and unit > 1) or chunk % step:
             raise ValueError(
                 f"row {row}, chunk {chunk}: no immediate distance in a tile of {self.chunks} chunks"
             )
-        within = chunk % self.group
-        return within // step, (row * self.pitch + chunk - within) * CHUNK_BYTES
+        to = self.place(row, chunk)
+        within = to % self.group
+        return within // step, (to - within) * CHUNK_BYTES
 
     def copy_rows(self, index: Any) -> Any:
         """The row that the index-th group of `chunks` neighbouring threads copies.

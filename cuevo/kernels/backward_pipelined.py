@@ -1,0 +1,378 @@
+"""What the rungs of the backward pass below sm_80 share, the host half of
+``ptx/lib/evoformer_backward.ptx``: the configuration and what follows from it, which are legal.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, ClassVar, TypeVar
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.blocks import ThreadblockMma
+from cuevo.kernels import choice, evoformer_backward_sm80
+from cuevo.kernels.attention import BIAS_BYTES
+from cuevo.kernels.attention_pipelined import HeadOperand, Instruction, RowCopy, power_of_two
+from cuevo.kernels.evoformer_backward_sm80 import Problem, most_chunks
+from cuevo.layouts import SharedTile
+
+_MOST_GRADIENTS = 64
+"""Accumulators of gradients that a lane has registers for."""
+_FOLLOWS = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
+"""Fields that are those of the problem."""
+
+
+@dataclass(frozen=True)
+class StoredOperand(HeadOperand):
+    """An operand whose rows are stored with `stored` elements, in a tile that is read both ways:
+    for scores, and transposed for the gradients.
+    """
+
+    stored: int = 0
+
+    @property
+    def tile(self) -> SharedTile:
+        """How its chunks lie."""
+        return SharedTile(self.stored // 8, "quads" if self.instruction == "m8n8k4" else "swizzled")
+
+    @property
+    def unit(self) -> int:
+        """Chunks that one load takes; every chunk has a place where the rows of a K step move them
+        by one.
+        """
+        return 1 if self.instruction == "m8n8k4" else super().unit
+
+
+@dataclass(frozen=True)
+class PipelinedConfig(Instruction):
+    """One instance of a kernel below sm_80; its template is given the whole of it."""
+
+    head_dim: int
+    dtype: str = "f16"
+    """Type of q, k, v, dout and their gradients."""
+    side: str = "keys"
+    """What a threadblock owns: "keys" or "queries"."""
+    block_own: int = 64
+    """Positions that a threadblock owns: those of 1, 2, 4 or 8 warps, at most 128."""
+    mask: bool = False
+    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
+    pair: str = "none"
+    """Type of pair_bias: none, f16 or f32."""
+    first: bool = True
+    """The gradient of k, or of q, is wanted."""
+    second: bool = False
+    """The gradient of v is wanted; keys only."""
+    sums: bool = False
+    """The sums of dS over queries (keys), or over rows N (queries), are wanted."""
+    min_blocks: int = 1
+    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
+
+    block_rows: ClassVar[int] = 1
+    """Rows N of a threadblock at a time."""
+    block_other: ClassVar[int] = 32
+    """Positions of a pipeline stage and of a step."""
+    pair_pass_rows: ClassVar[int] = 1
+    """pair_bias is not copied."""
+
+    def __post_init__(self) -> None:
+        choice.check_types(self)
+
+    # -- Tiles -------------------------------------------------------------------------------------
+
+    @property
+    def warp_own(self) -> int:
+        """Positions of a warp: those of one tile of accumulators."""
+        return self.accumulator.tile[0]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.block_own // self.warp_own)
+
+    @property
+    def part_columns(self) -> int:
+        """Columns of the gradients of one threadblock, in whole tiles of the instruction: all, or a
+        power of two.
+        """
+        width = self.accumulator.tile[1]
+        each = (self.first + self.second or 1) * self.accumulator.count(1, 1)
+        tiles, most = ceil(self.head_dim / width), _MOST_GRADIENTS // each
+        return (tiles if tiles <= most else power_of_two(most)) * width
+
+    @property
+    def parts(self) -> int:
+        """Threadblocks that share the columns of the gradients, where these do not fit into a
+        warp's registers.
+        """
+        return ceil(self.head_dim / self.part_columns)
+
+    @property
+    def scores(self) -> ThreadblockMma:
+        """S = own . other^T of the block, and dS likewise."""
+        own = self._operand("a", self.block_own, self.head_dim, self.warp_own, False)
+        other = self._operand("b", self.block_other, self.head_dim, self.block_other, False)
+        return ThreadblockMma(own, other, 2)
+
+    @property
+    def gradient(self) -> ThreadblockMma:
+        """The gradients += P . other, or dS . other."""
+        common = (self.instruction, self.threads)
+        p = HeadOperand("a", self.block_own, self.block_other, self.warp_own, False, *common)
+        other = self._operand("b", self._stored, self.block_other, self.part_columns, True)
+        return ThreadblockMma(p, other, 2)
+
+    @property
+    def _stored(self) -> int:
+        """Elements of a row in shared memory: zeros from head_dim on."""
+        return self.parts * self.part_columns
+
+    def _operand(
+        self, name: str, extent: int, depth: int, warp: int, transposed: bool
+    ) -> StoredOperand:
+        common = (self.instruction, self.threads)
+        return StoredOperand(name, extent, depth, warp, transposed, *common, stored=self._stored)
+
+    @property
+    def result_tile(self) -> SharedTile:
+        """How a warp's rows of a gradient lie where its rows of an owned operand were."""
+        return SharedTile(self.part_columns // 8)
+
+    @property
+    def by_query(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Queries of a lane's scores, relative to its first; of each the keys, likewise, and the
+        indices of the accumulators.
+        """
+        found: dict[int, list[tuple[int, int]]] = {}
+        for row in self.accumulator.rows(self.scores.m_tiles, self.scores.n_tiles):
+            for element in row.elements:
+                places = (row.row, element.column)
+                key, query = places if self.side == "keys" else places[::-1]
+                found.setdefault(query, []).append((key, element.index))
+        return tuple((query, tuple(keys)) for query, keys in sorted(found.items()))
+
+    # -- Copies ------------------------------------------------------------------------------------
+
+    @property
+    def own_copy(self) -> RowCopy:
+        """The copy of an owned tile."""
+        return self._copy(self.block_own)
+
+    @property
+    def other_copy(self) -> RowCopy:
+        """The copy of a walked tile."""
+        return self._copy(self.block_other)
+
+    def _copy(self, rows: int) -> RowCopy:
+        tile = self.scores.a.tile
+        together = power_of_two(min(self.threads // tile.chunks, rows))
+        return RowCopy(tile, rows, self.head_dim // 8, together, self.threads)
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of a walked tile that are copied at a time."""
+        return self.other_copy.pass_rows
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of an element of pair_bias."""
+        return BIAS_BYTES[self.pair]
+
+    # -- Shared memory: both owned tiles | two stages of both walked ones | P, or dS ---------------
+
+    @property
+    def own_bytes(self) -> int:
+        """Of one owned tile."""
+        return self.scores.a.bytes
+
+    @property
+    def other_bytes(self) -> int:
+        """Of one walked tile."""
+        return self.scores.b.bytes
+
+    @property
+    def stages_at(self) -> int:
+        """Offset of the first stage."""
+        return 2 * self.own_bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return 2 * self.other_bytes
+
+    @property
+    def p_at(self) -> int:
+        """Offset of P, if it is staged."""
+        return self.stages_at + 2 * self.stage_bytes
+
+    @property
+    def p_bytes(self) -> int:
+        """Bytes of P."""
+        return self.gradient.a.bytes if self.staged_p else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.p_at + self.p_bytes
+
+    # -- Launch, and what a lap issues -------------------------------------------------------------
+
+    @property
+    def needs_ds(self) -> bool:
+        """Whether dS is computed."""
+        return self.first or self.sums
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether dS is summed over rows N."""
+        return self.side == "queries" and self.sums
+
+    def row_groups(self, problem: Problem) -> int:
+        """Groups of `block_rows` rows N."""
+        return problem.rows
+
+    def groups(self, problem: Problem, arch: Architecture) -> int:
+        """Rows N that a threadblock takes one after the other, to sum over them: such that the
+        threadblocks fill the device.
+        """
+        if not self.sums_rows:
+            return 1
+        blocks, *_ = self.grid(problem, problem.rows)
+        filled = ceil(arch.multiprocessors * self.resident(arch) / blocks)
+        return ceil(problem.rows / min(problem.rows, most_chunks(problem), filled))
+
+    def resident(self, arch: Architecture) -> int:
+        """Threadblocks on a multiprocessor at a time."""
+        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
+        return max(1, min(self.min_blocks, fitting))
+
+    def chunks_of(self, problem: Problem, groups: int) -> int:
+        """Chunks of `groups` rows, each with sums of its own."""
+        return ceil(problem.rows / groups)
+
+    def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
+        """Threadblocks of a launch, all in x: as for the highest rung, the parts of the columns
+        fastest.
+        """
+        tiles = ceil(problem.own / self.block_own)
+        chunks = self.chunks_of(problem, groups)
+        return (self.parts * tiles * problem.heads * chunks * problem.batch, 1, 1)
+
+    @property
+    def score_products(self) -> int:
+        """Products of the size of S in a lap."""
+        return 1 + self.needs_ds
+
+    @property
+    def gradient_products(self) -> int:
+        """Products with P and dS in a lap."""
+        return self.first + self.second
+
+    @property
+    def mmas(self) -> int:
+        """mma instructions of a warp in a lap."""
+        return self.score_products * self.mma_count(
+            self.scores
+        ) + self.gradient_products * self.mma_count(self.gradient)
+
+    @property
+    def reads(self) -> int:
+        """ldmatrix, or ld.shared, of a warp in a lap."""
+        scores = self.read_count(self.scores.a) + self.read_count(self.scores.b)
+        staged = self.read_count(self.gradient.a) if self.staged_p else 0
+        gradients = self.read_count(self.gradient.b) + staged
+        return self.score_products * scores + self.gradient_products * gradients
+
+
+def values(config: PipelinedConfig) -> dict[str, object]:
+    """The names that the template sees."""
+    return {"config": config}
+
+
+def parameters(
+    config: PipelinedConfig,
+    problem: Problem,
+    groups: int,
+    *,
+    scale: float,
+    **arrays: ArrayView,
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name: that of the highest rung."""
+    tiling: Any = config
+    return evoformer_backward_sm80.parameters(tiling, problem, groups, scale=scale, **arrays)
+
+
+def violations(
+    c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
+) -> Iterator[str]:
+    """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
+    later: the only statement of the constraints that the rungs below sm_80 share.
+    """
+    if arch.number < minimum:
+        yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"
+    if "bf16" in (c.dtype, c.pair):
+        yield (
+            f"bf16 needs the tensor cores of sm_80 or later; {name} takes q, k, v, dout and "
+            "16-bit biases in float16"
+        )
+        return
+    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
+        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+        return
+    if c.dtype != "f16":
+        yield f"dtype must be f16, not {c.dtype!r}"
+    if c.side not in ("keys", "queries"):
+        yield f"side must be keys or queries, not {c.side!r}"
+        return
+    if c.pair not in ("none", "f16", "f32"):
+        yield f"pair must be none, f16 or f32, not {c.pair!r}"
+        return
+    if not (c.first or c.second or c.sums) or (c.second and c.side == "queries"):
+        yield "a side gives first or sums, the keys second too, and at least one of them"
+    if c.block_own not in [warps * c.warp_own for warps in (1, 2, 4, 8)] or c.block_own > 128:
+        yield f"block_own must be those of 1, 2, 4 or 8 warps, at most 128, not {c.block_own}"
+        return
+    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
+        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
+    if c.shared_bytes > arch.shared_per_block:
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
+    if problem is None:
+        return
+    for field in _FOLLOWS:
+        if getattr(c, field) != getattr(problem, field):
+            yield f"is an instance for another {field}: {getattr(c, field)}"
+    if _needs_mask(c, problem) and not c.mask:
+        yield "needs mask: there is one, or keys end within a tile that is walked"
+
+
+def _needs_mask(c: PipelinedConfig, problem: Problem) -> bool:
+    return problem.mask != "none" or (c.side == "queries" and problem.keys % c.block_other != 0)
+
+
+P = TypeVar("P", bound=PipelinedConfig)
+
+Shapes = Sequence[tuple[int, Sequence[tuple[int, int, float]]]]
+"""block_own, min_blocks and relative speed, by the largest head_dim that they are for."""
+
+
+def candidates(config_type: type[P], shapes: Shapes, problem: Problem) -> Iterator[tuple[P, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    for own, blocks, speed in next(
+        found for largest, found in shapes if problem.head_dim <= largest
+    ):
+        config = config_type(problem.head_dim, block_own=own, min_blocks=blocks)
+        yield adapt(config, problem), speed
+
+
+def cost(config: PipelinedConfig, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time, arbitrary units, as on the highest rung."""
+    tiling: Any = config
+    return evoformer_backward_sm80.cost(tiling, speed, problem, arch)
+
+
+def adapt(config: P, problem: Problem) -> P:
+    """`config` with the fields that follow from the problem set to fit it."""
+    chosen = replace(config, **{name: getattr(problem, name) for name in _FOLLOWS})
+    return replace(chosen, mask=_needs_mask(chosen, problem))
