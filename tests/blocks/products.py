@@ -14,7 +14,7 @@ from guarded import DTYPES, Strided
 from cuevo.architectures import architecture
 from cuevo.blocks import INSTRUCTIONS, Operand, ThreadblockMma
 from cuevo.executor import Executor, LoadedKernel
-from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator, SharedTile
+from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
 from cuevo.sim import tensor_core
 from cuevo.sim.quad_product import quad_product
 
@@ -27,13 +27,6 @@ def broken(x: Operand) -> Iterator[str]:
         chunks, group = x.depth // x.slices // 8, x.tile.group
         if chunks % group and group % chunks:
             yield "a slice begins within a group of chunks, where the places are no XOR apart"
-
-
-def shifts_left(tile: SharedTile) -> bool:
-    """Whether `swizzled_offset` shifts to the left: what begins with a minus in ``${}`` loses it,
-    and chunks lie elsewhere than the tile says, with conflicts.
-    """
-    return any(shift < 0 for shift, _ in tile.terms)
 
 
 @dataclass(frozen=True)
@@ -263,6 +256,6 @@ def check(kernel: str, place: Executor, case: Product) -> LoadedKernel:
         assert not dirty.array.any(), f"{m} x {n} x {k}: a copy landed after drain"
         # The narrow copies of a chunk go to every fourth, or second, bank.
         narrow = {8, 4} & set(case.access)
-        if not narrow and not shifts_left(mma.a.tile) and not shifts_left(mma.b.tile):
+        if not narrow:
             assert_no_conflicts(loaded)
     return loaded

@@ -19,7 +19,6 @@ from blocks.harness import (
     run,
     same,
 )
-from blocks.products import shifts_left
 
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
@@ -79,7 +78,7 @@ def possible(case: Case) -> bool:
 
 
 @cache
-def admitted() -> tuple[Case, ...]:
+def cases() -> tuple[Case, ...]:
     """All that `blocks` admits, for some tile of some operand."""
     return tuple(
         case
@@ -96,12 +95,6 @@ def admitted() -> tuple[Case, ...]:
         )
         if possible(case)
     )
-
-
-@cache
-def cases() -> tuple[Case, ...]:
-    """Those that must work."""
-    return tuple(case for case in admitted() if not shifts_left(case.tile))
 
 
 def extents(case: Case) -> Iterator[tuple[int, int]]:
@@ -185,7 +178,7 @@ def counts() -> dict[str, tuple[int, int]]:
 @pytest.mark.unit
 def test_the_number_of_combinations() -> None:
     assert counts() == {
-        "tiles": (8640, 53),
+        "tiles": (9720, 52),
     }
 
 
@@ -193,11 +186,6 @@ def test_the_number_of_combinations() -> None:
 @parts(8)
 def test_on_the_cpu_executor(part: slice) -> None:
     check_all(check, covering(cases())[part], both())
-
-
-@pytest.mark.kernel
-def test_patterns_that_shift_to_the_left() -> None:
-    check_all(check, covering([case for case in admitted() if shifts_left(case.tile)]), both())
 
 
 @pytest.mark.gpu
