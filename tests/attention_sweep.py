@@ -5,6 +5,7 @@ again: no luck is needed for a layout, a length or a head dim to come up, and an
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -131,6 +132,37 @@ def sweep(
 
 
 CASES = tuple(sweep())
+
+
+# -- For the rungs below sm_80 ---------------------------------------------------------------------
+
+TRAITS = (
+    *("head_dim", "values", "layout", "mask", "pair", "mask_layout", "pair_layout", "scale"),
+    *("shape", "batch", "rows", "heads"),
+)
+C = TypeVar("C", bound=Case)
+
+
+def in_half_precision(case: C) -> C:
+    """The case with fp16 where it has bf16."""
+    types = {key: getattr(case, key).replace("bf16", "f16") for key in ("dtype", "mask", "pair")}
+    return replace(case, **types)
+
+
+def covering(found: Sequence[C], arch: str, names: Sequence[str] = TRAITS) -> Iterator[C]:
+    """Some of the cases, such that whatever one of them has is there; layouts of biases that a case
+    has not do not count.
+    """
+
+    def traits(case: C) -> set[tuple[str, object]]:
+        absent = {f"{bias}_layout" for bias in ("mask", "pair") if getattr(case, bias) == "none"}
+        return {(trait, getattr(case, trait)) for trait in names if trait not in absent}
+
+    missing = set().union(*map(traits, found))
+    for case in found:
+        if traits(case) & missing:
+            missing -= traits(case)
+            yield replace(case, arch=arch)
 
 
 def name(case: Case) -> str:

@@ -2,9 +2,7 @@
 bank conflicts, resources, ledger and host halves.
 """
 
-import importlib.util
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,8 @@ import attention_cases as cases
 import numpy as np
 import pytest
 from attention_cases import Case, OnDevice, Strided
-from attention_sweep import CASES, name
+from attention_sweep import CASES, covering, in_half_precision, name
+from ledgers import opcodes
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
@@ -118,33 +117,6 @@ def run_on_gpu(
 
 
 # -- The sweep -------------------------------------------------------------------------------------
-
-TRAITS = (
-    *("head_dim", "values", "layout", "mask", "pair", "mask_layout", "pair_layout", "scale"),
-    *("shape", "batch", "rows", "heads"),
-)
-
-
-def in_half_precision(case: Case) -> Case:
-    """The case with fp16 where it has bf16."""
-    types = {key: getattr(case, key).replace("bf16", "f16") for key in ("dtype", "mask", "pair")}
-    return replace(case, **types)
-
-
-def traits(case: Case) -> set[tuple[str, object]]:
-    """What a case has of everything; layouts of biases that it has not do not count."""
-    absent = {f"{bias}_layout" for bias in ("mask", "pair") if getattr(case, bias) == "none"}
-    return {(trait, getattr(case, trait)) for trait in TRAITS if trait not in absent}
-
-
-def covering(found: Sequence[Case], arch: str) -> Iterator[Case]:
-    """Some of the cases, such that whatever one of them has is there."""
-    missing = set().union(*map(traits, found))
-    for case in found:
-        if traits(case) & missing:
-            missing -= traits(case)
-            yield replace(case, arch=arch)
-
 
 HALVES = tuple(map(in_half_precision, CASES))
 # Each rung meets others of the cases, on its own architecture and on a newer one.
@@ -344,17 +316,6 @@ def test_no_configuration_spills(rung: ModuleType, arch: str, head_dim: int) -> 
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
         assert found.static_shared == 0 and found.barriers == 1, what
         assert found.registers * config.threads * config.min_blocks <= 65536, what
-
-
-def opcodes(cubin: bytes, directory: Path) -> dict[str, int]:
-    """As tests/kernels/test_ledger.py counts machine instructions."""
-    path = Path(__file__).with_name("test_ledger.py")
-    spec = importlib.util.spec_from_file_location("test_ledger", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, int] = module.opcodes(cubin, directory)
-    return found
 
 
 LEDGERS = [

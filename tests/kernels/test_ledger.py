@@ -1,19 +1,14 @@
 """The ledger above the main loop of a kernel, against the machine code of its text."""
 
 import re
-import shutil
-import subprocess
-import sysconfig
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from ledgers import opcodes
 
 from cuevo.assemble import assemble
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.template import render
-
-NVDISASM = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/**/bin/nvdisasm"))
 
 CONFIGS = [
     forward.Config(
@@ -34,21 +29,6 @@ def ledger(text: str) -> dict[str, int]:
     }
     (loads,) = re.findall(r"//   ldmatrix .* = (\d+)", text)
     return {**counts, "ldmatrix": int(loads)}
-
-
-def opcodes(cubin: bytes, directory: Path) -> Counter[str]:
-    """Machine instructions by opcode, two words of it."""
-    program = str(NVDISASM[0]) if NVDISASM else shutil.which("nvdisasm")
-    assert program, "the test extra installs nvidia-cuda-nvdisasm"
-    image = directory / "kernel.cubin"
-    image.write_bytes(cubin)
-    listing = subprocess.run(
-        [program, "-c", str(image)], capture_output=True, text=True, check=True
-    ).stdout
-    found = re.findall(
-        r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_]+(?:\.[A-Z0-9_]+)?)", listing
-    )
-    return Counter(found)
 
 
 @pytest.mark.unit
