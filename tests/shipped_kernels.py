@@ -26,9 +26,17 @@ from cuevo.architectures import architecture
 from cuevo.assemble import assemble
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.kernels import (
+    evoformer_backward_sm70,
+    evoformer_backward_sm75,
+    evoformer_forward_sm70,
+    evoformer_forward_sm75,
+    gemm_sm80,
+    key_bias_sm70,
+    partial_sums_sm70,
+)
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.kernels import gemm_sm80, key_bias_sm70, partial_sums_sm70
 from cuevo.kernels.gemm import Config as GemmConfig
 from cuevo.kernels.gemm import Problem as GemmProblem
 from cuevo.template import RenderedKernel, render
@@ -150,6 +158,29 @@ def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, obje
                 yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
 
 
+def rung_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of the rungs of attention below sm_80: every tiling, with one set of
+    biases and gradients or another.
+    """
+    for turn, head_dim in enumerate(HEAD_DIMS):
+        mask, pair = (("none", "none"), ("bool", "f16"), ("f16", "f32"))[turn % 3]
+        scores = forward.Problem(1, 8, 2, 257, 257, head_dim, "f16", mask, pair)
+        for rung in (evoformer_forward_sm75, evoformer_forward_sm70):
+            for index, (config, _) in enumerate(rung.candidates(scores)):
+                name = f"{rung.NAME[-4:]}-D{head_dim}-tiling{index}-{config.mask}-{pair}"
+                yield f"forward-{name}", rung.NAME, rung.values(config)
+        for wanted in GRADIENTS[turn % 4 :: 4]:
+            problem = backward.Problem(**vars(scores), **wanted)
+            asked = [name for name in ("first", "second", "sums") if wanted.get(name)]
+            for gradients in (evoformer_backward_sm75, evoformer_backward_sm70):
+                offered = list(gradients.candidates(problem))
+                index = (turn + len(asked)) % len(offered)
+                config, _ = offered[index]
+                name = "-".join((wanted["side"], *asked, f"tiling{index}", mask, pair))
+                name = f"{gradients.NAME[-4:]}-D{head_dim}-{name}"
+                yield f"backward-{name}", gradients.NAME, gradients.values(config)
+
+
 def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     """Name, kernel and values of the kernels that only move and add, for any head dim."""
     for mask in ("bounds", "bool", "f16", "bf16", "f32"):
@@ -219,6 +250,11 @@ def gradient_digests(head_dim: int) -> dict[str, str]:
 def product_digests() -> dict[str, str]:
     """As `digests`, for the products."""
     return _digests(product_instances())
+
+
+def rung_digests() -> dict[str, str]:
+    """As `digests`, for `rung_instances`."""
+    return _digests(rung_instances())
 
 
 def memory_digests() -> dict[str, str]:
@@ -302,7 +338,7 @@ def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim) | gradient_digests(head_dim)
-    found |= product_digests() | memory_digests()
+    found |= product_digests() | rung_digests() | memory_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 

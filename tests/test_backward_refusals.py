@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from executors import Idle
+from guarded import DTYPES
 
 import cuevo
 from cuevo.attention_backward import attention_backward_workspace
@@ -198,8 +199,13 @@ def test_arrays_on_two_devices() -> None:
 
 
 def test_an_architecture_that_no_kernel_serves() -> None:
+    wide = {
+        key: x.astype(DTYPES["bf16"])
+        for key, x in call().items()
+        if key in ("dout", "q", "k", "v", "out", "mask_bias")
+    }
     with pytest.raises(ValueError, match=r"no kernel serves .* on sm_75:\n.*need sm_80"):
-        cuevo.attention_backward(**call(device="sim:sm_75"))
+        cuevo.attention_backward(**call(**wide, device="sim:sm_75"))
 
 
 def test_a_device_that_is_not_there() -> None:

@@ -77,6 +77,11 @@ class PipelinedConfig(Instruction):
     def __post_init__(self) -> None:
         choice.check_types(self)
 
+    @property
+    def by_keys(self) -> bool:
+        """Whether the threadblock owns keys."""
+        return self.side == "keys"
+
     # -- Tiles -------------------------------------------------------------------------------------
 
     @property
@@ -146,7 +151,7 @@ class PipelinedConfig(Instruction):
         for row in self.accumulator.rows(self.scores.m_tiles, self.scores.n_tiles):
             for element in row.elements:
                 places = (row.row, element.column)
-                key, query = places if self.side == "keys" else places[::-1]
+                key, query = places if self.by_keys else places[::-1]
                 found.setdefault(query, []).append((key, element.index))
         return tuple((query, tuple(keys)) for query, keys in sorted(found.items()))
 
@@ -224,7 +229,7 @@ class PipelinedConfig(Instruction):
     @property
     def sums_rows(self) -> bool:
         """Whether dS is summed over rows N."""
-        return self.side == "queries" and self.sums
+        return self.sums and not self.by_keys
 
     def row_groups(self, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
@@ -348,7 +353,7 @@ def violations(
 
 
 def _needs_mask(c: PipelinedConfig, problem: Problem) -> bool:
-    return problem.mask != "none" or (c.side == "queries" and problem.keys % c.block_other != 0)
+    return problem.mask != "none" or (not c.by_keys and problem.keys % c.block_other != 0)
 
 
 P = TypeVar("P", bound=PipelinedConfig)
