@@ -28,8 +28,8 @@ from cuevo.kernels import (
     partial_sums_sm70,
 )
 from cuevo.kernels.attention import Problem, scale_fields
-from cuevo.kernels.evoformer_backward_sm80 import Problem as Side
-from cuevo.kernels.evoformer_backward_sm80 import positions, stats_shape
+from cuevo.kernels.backward import Problem as Side
+from cuevo.kernels.backward import positions, stats_shape
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, configure, load

@@ -10,7 +10,8 @@ from guarded import Strided, host_views
 from cuevo.architectures import Architecture
 from cuevo.attention_problem import state_problem
 from cuevo.kernels import evoformer_backward_sm80 as backward
-from cuevo.kernels.evoformer_backward_sm80 import Config, Problem
+from cuevo.kernels.backward import Problem
+from cuevo.kernels.evoformer_backward_sm80 import Config
 
 OPERANDS = ("q", "k", "v", "mask_bias", "pair_bias")
 KEYS_GRADS = ("k", "v", "mask_bias")

@@ -82,7 +82,7 @@ def _chosen_configurations(
     from cuevo.arrays import view
     from cuevo.attention_backward import RUNGS
     from cuevo.attention_problem import state_problem
-    from cuevo.kernels.evoformer_backward_sm80 import Problem
+    from cuevo.kernels.backward import Problem
     from cuevo.ladder import rung
     from cuevo.placement import architecture_of, executor_for
     from cuevo.plans import configure, load

@@ -7,7 +7,7 @@ from math import gcd
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.division import magic
-from cuevo.kernels.evoformer_backward_sm80 import POSITIONS, positions, stats_shape
+from cuevo.kernels.backward import POSITIONS, positions, stats_shape
 
 __all__ = [
     "MINIMUM_ARCH",

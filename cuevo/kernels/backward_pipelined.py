@@ -5,21 +5,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
-from cuevo.arrays import ArrayView
 from cuevo.blocks import ThreadblockMma
-from cuevo.kernels import choice, evoformer_backward_sm80
+from cuevo.kernels import backward
 from cuevo.kernels.attention import BIAS_BYTES
 from cuevo.kernels.attention_pipelined import HeadOperand, Instruction, RowCopy, power_of_two
-from cuevo.kernels.evoformer_backward_sm80 import Problem, most_chunks
+from cuevo.kernels.backward import Problem, SideConfig, most_chunks
 from cuevo.layouts import SharedTile
 
 _MOST_GRADIENTS = 64
 """Accumulators of gradients that a lane has registers for."""
-_FOLLOWS = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
-"""Fields that are those of the problem."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +41,13 @@ class StoredOperand(HeadOperand):
 
 
 @dataclass(frozen=True)
-class PipelinedConfig(Instruction):
+class PipelinedConfig(Instruction, SideConfig):
     """One instance of a kernel below sm_80; its template is given the whole of it."""
 
-    head_dim: int
     dtype: str = "f16"
     """Type of q, k, v, dout and their gradients."""
-    side: str = "keys"
-    """What a threadblock owns: "keys" or "queries"."""
     block_own: int = 64
     """Positions that a threadblock owns: those of 1, 2, 4 or 8 warps, at most 128."""
-    mask: bool = False
-    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
-    pair: str = "none"
-    """Type of pair_bias: none, f16 or f32."""
-    first: bool = True
-    """The gradient of k, or of q, is wanted."""
-    second: bool = False
-    """The gradient of v is wanted; keys only."""
-    sums: bool = False
-    """The sums of dS over queries (keys), or over rows N (queries), are wanted."""
-    min_blocks: int = 1
-    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
     block_rows: ClassVar[int] = 1
     """Rows N of a threadblock at a time."""
@@ -73,14 +55,6 @@ class PipelinedConfig(Instruction):
     """Positions of a pipeline stage and of a step."""
     pair_pass_rows: ClassVar[int] = 1
     """pair_bias is not copied."""
-
-    def __post_init__(self) -> None:
-        choice.check_types(self)
-
-    @property
-    def by_keys(self) -> bool:
-        """Whether the threadblock owns keys."""
-        return self.side == "keys"
 
     # -- Tiles -------------------------------------------------------------------------------------
 
@@ -226,15 +200,6 @@ class PipelinedConfig(Instruction):
         """Whether dS is computed."""
         return self.first or self.sums
 
-    @property
-    def sums_rows(self) -> bool:
-        """Whether dS is summed over rows N."""
-        return self.sums and not self.by_keys
-
-    def row_groups(self, problem: Problem) -> int:
-        """Groups of `block_rows` rows N."""
-        return problem.rows
-
     def groups(self, problem: Problem, arch: Architecture) -> int:
         """Rows N that a threadblock takes one after the other, to sum over them: such that the
         threadblocks fill the device.
@@ -244,15 +209,6 @@ class PipelinedConfig(Instruction):
         blocks, *_ = self.grid(problem, problem.rows)
         filled = ceil(arch.multiprocessors * self.resident(arch) / blocks)
         return ceil(problem.rows / min(problem.rows, most_chunks(problem), filled))
-
-    def resident(self, arch: Architecture) -> int:
-        """Threadblocks on a multiprocessor at a time."""
-        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
-        return max(1, min(self.min_blocks, fitting))
-
-    def chunks_of(self, problem: Problem, groups: int) -> int:
-        """Chunks of `groups` rows, each with sums of its own."""
-        return ceil(problem.rows / groups)
 
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: as for the highest rung, the parts of the columns
@@ -293,19 +249,6 @@ def values(config: PipelinedConfig) -> dict[str, object]:
     return {"config": config}
 
 
-def parameters(
-    config: PipelinedConfig,
-    problem: Problem,
-    groups: int,
-    *,
-    scale: float,
-    **arrays: ArrayView,
-) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name: that of the highest rung."""
-    tiling: Any = config
-    return evoformer_backward_sm80.parameters(tiling, problem, groups, scale=scale, **arrays)
-
-
 def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
@@ -320,40 +263,20 @@ def violations(
             "16-bit biases in float16"
         )
         return
-    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
-        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+    if reasons := tuple(backward.unsound(c)):
+        yield from reasons
         return
     if c.dtype != "f16":
         yield f"dtype must be f16, not {c.dtype!r}"
-    if c.side not in ("keys", "queries"):
-        yield f"side must be keys or queries, not {c.side!r}"
-        return
     if c.pair not in ("none", "f16", "f32"):
         yield f"pair must be none, f16 or f32, not {c.pair!r}"
         return
-    if not (c.first or c.second or c.sums) or (c.second and c.side == "queries"):
-        yield "a side gives first or sums, the keys second too, and at least one of them"
     if c.block_own not in [warps * c.warp_own for warps in (1, 2, 4, 8)] or c.block_own > 128:
         yield f"block_own must be those of 1, 2, 4 or 8 warps, at most 128, not {c.block_own}"
         return
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
-    if problem is None:
-        return
-    for field in _FOLLOWS:
-        if getattr(c, field) != getattr(problem, field):
-            yield f"is an instance for another {field}: {getattr(c, field)}"
-    if _needs_mask(c, problem) and not c.mask:
-        yield "needs mask: there is one, or keys end within a tile that is walked"
-
-
-def _needs_mask(c: PipelinedConfig, problem: Problem) -> bool:
-    return problem.mask != "none" or (not c.by_keys and problem.keys % c.block_other != 0)
+    yield from backward.unfit(c, arch)
+    if problem is not None:
+        yield from backward.misfits(c, c.block_other, problem)
 
 
 P = TypeVar("P", bound=PipelinedConfig)
@@ -371,13 +294,7 @@ def candidates(config_type: type[P], shapes: Shapes, problem: Problem) -> Iterat
         yield adapt(config, problem), speed
 
 
-def cost(config: PipelinedConfig, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units, as on the highest rung."""
-    tiling: Any = config
-    return evoformer_backward_sm80.cost(tiling, speed, problem, arch)
-
-
 def adapt(config: P, problem: Problem) -> P:
     """`config` with the fields that follow from the problem set to fit it."""
-    chosen = replace(config, **{name: getattr(problem, name) for name in _FOLLOWS})
-    return replace(chosen, mask=_needs_mask(chosen, problem))
+    chosen = replace(config, **{name: getattr(problem, name) for name in backward.FOLLOWS})
+    return replace(chosen, mask=backward.needs_mask(chosen, chosen.block_other, problem))

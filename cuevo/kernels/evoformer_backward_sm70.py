@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import backward_pipelined
-from cuevo.kernels.backward_pipelined import PipelinedConfig, Shapes, adapt, parameters, values
+from cuevo.kernels.backward import Problem, cost, parameters
+from cuevo.kernels.backward_pipelined import PipelinedConfig, Shapes, adapt, values
 from cuevo.kernels.choice import cheapest, roomier
-from cuevo.kernels.evoformer_backward_sm80 import Problem
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -64,5 +64,4 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    cost = backward_pipelined.cost
     return cheapest(NAME, candidates(problem), violations, cost, problem, arch)

@@ -7,19 +7,17 @@ A launch works on one side of the scores: "keys" gives dk, dv and the gradient o
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil, sqrt
+from math import ceil
 
 from cuevo.architectures import Architecture
-from cuevo.arrays import ArrayView
-from cuevo.division import magic
-from cuevo.kernels import attention, choice
+from cuevo.kernels import backward, choice
 from cuevo.kernels.attention import BIAS_BYTES
+from cuevo.kernels.backward import Problem, SideConfig, cost, most_chunks, parameters
 from cuevo.layouts import SharedTile, swizzle
 
 __all__ = [
     "MINIMUM_ARCH",
     "NAME",
-    "POSITIONS",
     "SUMMARY",
     "Config",
     "Problem",
@@ -27,9 +25,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "positions",
     "roomier",
-    "stats_shape",
     "values",
     "violations",
 ]
@@ -39,52 +35,12 @@ SUMMARY = (
     "Evoformer attention, backward: one side of the scores, cp.async stages, mma.sync.m16n8k16"
 )
 MINIMUM_ARCH = 80
-POSITIONS = 128
-"""What arrays that only kernels see are padded to along queries and keys."""
-
-
-def positions(extent: int) -> int:
-    """Queries or keys of a padded array."""
-    return ceil(extent / POSITIONS) * POSITIONS
-
-
-def stats_shape(queries: int) -> tuple[int, int]:
-    """The statistics of one head: blocks of 16 queries, three fp32 a query (see ``cuevo.h``)."""
-    return (positions(queries) // 16, 48)
 
 
 @dataclass(frozen=True)
-class Problem(attention.Problem):
-    """One side of a backward pass, and what is wanted of it."""
-
-    side: str = "keys"
-    """ "keys" or "queries"."""
-    first: bool = True
-    """The gradient of k, or of q."""
-    second: bool = False
-    """The gradient of v; keys only."""
-    sums: bool = False
-    """The gradient of the mask, or of the pair bias."""
-
-    @property
-    def own(self) -> int:
-        """Positions of the side that threadblocks own."""
-        return self.keys if self.side == "keys" else self.queries
-
-    @property
-    def other(self) -> int:
-        """Positions that they walk."""
-        return self.queries if self.side == "keys" else self.keys
-
-
-@dataclass(frozen=True)
-class Config:
+class Config(SideConfig):
     """One instance of the kernel; the template is given the whole of it."""
 
-    head_dim: int
-    dtype: str = "bf16"
-    side: str = "keys"
-    """What a threadblock owns: "keys" or "queries"."""
     block_rows: int = 1
     """Rows N of a threadblock: they share the pair-bias tile."""
     warp_rows: int = 1
@@ -103,30 +59,9 @@ class Config:
     """Keep the fragments of the owned operands in registers (of warp_rows > 1: those of one row for
     a lap), or read them for each step.
     """
-    mask: bool = False
-    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
-    pair: str = "none"
-    """Type of pair_bias: none, f16, bf16 or f32."""
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
-    first: bool = True
-    """The gradient of k, or of q, is wanted."""
-    second: bool = False
-    """The gradient of v is wanted; keys only."""
-    sums: bool = False
-    """The sums of dS over queries (keys), or over rows N (queries), are wanted."""
-    min_blocks: int = 1
-    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
-
-    def __post_init__(self) -> None:
-        choice.check_types(self)
-
     # What the kernel works with.
-
-    @property
-    def by_keys(self) -> bool:
-        """Whether the threadblock owns keys."""
-        return self.side == "keys"
 
     @property
     def owned(self) -> tuple[str, str]:
@@ -225,11 +160,6 @@ class Config:
         return 12 if self.by_keys else 4 if self.mask else 0
 
     @property
-    def sums_rows(self) -> bool:
-        """Whether dS is summed over rows N."""
-        return not self.by_keys and self.sums
-
-    @property
     def scarce(self) -> bool:
         """Whether the loop leaves no registers for what a thread needs only around it."""
         return self.sums_rows
@@ -316,10 +246,6 @@ class Config:
 
     # The launch.
 
-    def row_groups(self, problem: Problem) -> int:
-        """Groups of `block_rows` rows N."""
-        return ceil(problem.rows / self.block_rows)
-
     def groups(self, problem: Problem, arch: Architecture) -> int:
         """Groups that a threadblock takes one after the other, to sum over their rows: those that
         keep the device busy to the end, with few chunks.
@@ -337,15 +263,6 @@ class Config:
         most = min(row_groups, most_chunks(problem))
         return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
 
-    def resident(self, arch: Architecture) -> int:
-        """Threadblocks on a multiprocessor at a time."""
-        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
-        return max(1, min(self.min_blocks, fitting))
-
-    def chunks_of(self, problem: Problem, groups: int) -> int:
-        """Chunks of `groups` groups, each with sums of its own."""
-        return ceil(self.row_groups(problem) / groups)
-
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: owned tiles fastest, then heads, then chunks of rows,
         then batches.
@@ -356,13 +273,6 @@ class Config:
 
 _EACH_CHUNK = 0.002
 """What the sums of one more chunk cost, as a part of the whole."""
-
-
-def most_chunks(problem: Problem) -> int:
-    """Chunks whose sums together are at most as large as q, and at least 2."""
-    sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
-    q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
-    return max(2, q // sums)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -382,19 +292,14 @@ def violations(
 def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
     if arch.number < MINIMUM_ARCH:
         yield f"cp.async and mma.m16n8k16 need sm_{MINIMUM_ARCH}; this is {arch.name}"
-    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
-        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+    if reasons := tuple(backward.unsound(c)):
+        yield from reasons
         return
     if c.dtype not in ("f16", "bf16"):
         yield f"dtype must be f16 or bf16, not {c.dtype!r}"
-    if c.side not in ("keys", "queries"):
-        yield f"side must be keys or queries, not {c.side!r}"
-        return
     if c.pair not in ("none", "f16", "bf16", "f32"):
         yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
         return
-    if not (c.first or c.second or c.sums) or (c.second and c.side == "queries"):
-        yield "a side gives first or sums, the keys second too, and at least one of them"
     if c.m_tiles not in (1, 2) or c.block_own not in (32, 64, 128):
         yield (
             "a warp owns 16 or 32 positions (m_tiles 1 or 2), a block 32, 64 or 128; got "
@@ -440,110 +345,15 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
-    if problem is not None:
-        yield from _misfits(c, problem)
-
-
-def _misfits(c: Config, problem: Problem) -> Iterator[str]:
-    for name in ("head_dim", "dtype", "side", "pair", "first", "second", "sums"):
-        if getattr(c, name) != getattr(problem, name):
-            yield f"is an instance for another {name}: {getattr(c, name)}"
-    if _needs_mask(c, problem) and not c.mask:
-        yield "needs mask: there is one, or keys end within a tile that is walked"
+    yield from backward.unfit(c, arch)
+    if problem is None:
+        return
+    yield from backward.misfits(c, c.block_other, problem)
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
             f"{problem.pair_alignment}"
         )
-
-
-def _needs_mask(c: Config, problem: Problem) -> bool:
-    return problem.mask != "none" or (c.side == "queries" and problem.keys % c.block_other != 0)
-
-
-# -- The parameter block ---------------------------------------------------------------------------
-
-
-def parameters(
-    config: Config,
-    problem: Problem,
-    groups: int,
-    *,
-    q: ArrayView,
-    k: ArrayView,
-    v: ArrayView,
-    dout: ArrayView,
-    scale: float,
-    pair_bias: ArrayView | None = None,
-    stats: ArrayView | None = None,
-    key_bias: ArrayView | None = None,
-    first_grad: ArrayView | None = None,
-    second_grad: ArrayView | None = None,
-    mask_sums: ArrayView | None = None,
-    pair_sums: ArrayView | None = None,
-) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
-    chunks = config.chunks_of(problem, groups)
-
-    def address(x: ArrayView | None) -> int:
-        return 0 if x is None else x.pointer
-
-    found: dict[str, int | float] = {
-        "q": q.pointer,
-        "k": k.pointer,
-        "v": v.pointer,
-        "dout": dout.pointer,
-        "pair_bias": address(pair_bias),
-        "stats": address(stats),
-        "key_bias": address(key_bias),
-        "first_grad": address(first_grad),
-        "second_grad": address(second_grad),
-        "mask_sums": address(mask_sums),
-        "pair_sums": address(pair_sums),
-        "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
-        "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
-        "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
-        "batches": problem.batch,
-        "rows": problem.rows,
-        "heads": problem.heads,
-        "queries": problem.queries,
-        "keys": problem.keys,
-        "query_positions": positions(problem.queries),
-        "key_positions": positions(problem.keys),
-        "own_tiles": ceil(problem.own / config.block_own),
-        "groups": config.row_groups(problem) // chunks,
-        "longer_chunks": config.row_groups(problem) % chunks,
-        "chunks": chunks,
-        "gradient_scale": scale,
-        **attention.scale_fields(scale, config.dtype),
-    }
-    for name, array, axis in (
-        ("q", q, "query"),
-        ("k", k, "key"),
-        ("v", v, "key"),
-        ("dout", dout, "query"),
-        ("first_grad", first_grad, "position"),
-        ("second_grad", second_grad, "position"),
-    ):
-        for index, label in enumerate(("batch", "row", axis, "head")):
-            found[f"{name}_stride_{label}"] = array.strides[index] if array else 0
-    walked = (q, dout) if config.by_keys else (k, v)
-    for name, array in zip(("first", "second"), walked, strict=True):
-        found[f"{name}_step_pass"] = array.strides[2] * config.pass_rows
-        found[f"{name}_step_tile"] = array.strides[2] * config.block_other
-    found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
-    found["pair_step_tile"] = found["pair_stride_query"] * config.block_other
-    found["whole_tiles"] = problem.other // config.block_other
-    for name in ("heads", "own_tiles", "chunks"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
-    return found
 
 
 # -- The choice ------------------------------------------------------------------------------------
@@ -646,19 +456,6 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
         yield shape.config(problem), shape.speed
 
 
-def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
-    rate, as for the forward pass.
-    """
-    groups = config.groups(problem, arch)
-    walked = ceil(problem.other / config.block_other) * config.block_other
-    scores = groups * config.block_rows * config.block_own * walked
-    resident = config.resident(arch)
-    waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
-    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
-    return blocks * scores / speed
-
-
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
     return choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
@@ -683,11 +480,10 @@ def roomier(config: Config) -> Iterator[Config]:
 
 def adapt(config: Config, problem: Problem) -> Config:
     """`config` with the fields that follow from the problem set to fit it."""
-    follows = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
-    chosen = replace(config, **{name: getattr(problem, name) for name in follows})
+    chosen = replace(config, **{name: getattr(problem, name) for name in backward.FOLLOWS})
     copied = min(config.pair_copy_bytes, problem.pair_alignment)
     return replace(
         chosen,
-        mask=_needs_mask(chosen, problem),
+        mask=backward.needs_mask(chosen, chosen.block_other, problem),
         pair_copy_bytes=copied if problem.pair != "none" else 16,
     )

@@ -7,7 +7,7 @@ from math import ceil
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.division import magic
-from cuevo.kernels.evoformer_backward_sm80 import POSITIONS, positions
+from cuevo.kernels.backward import POSITIONS, positions
 
 __all__ = ["MINIMUM_ARCH", "NAME", "SUMMARY", "Config", "parameters", "values", "violations"]
 

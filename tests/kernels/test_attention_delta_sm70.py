@@ -18,7 +18,7 @@ from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
 from cuevo.header import load_header
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels.evoformer_backward_sm80 import stats_shape
+from cuevo.kernels.backward import stats_shape
 from cuevo.sim import SimExecutor
 from cuevo.template import render
 

@@ -14,7 +14,8 @@ from guarded import host_views, lay_out
 from cuevo.architectures import architecture
 from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
-from cuevo.kernels.evoformer_backward_sm80 import Config, Problem, positions
+from cuevo.kernels.backward import Problem, positions
+from cuevo.kernels.evoformer_backward_sm80 import Config
 from cuevo.template import render
 
 pytestmark = pytest.mark.unit

@@ -34,8 +34,8 @@ from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm70 as sm70
 from cuevo.kernels import evoformer_backward_sm75 as sm75
 from cuevo.kernels import evoformer_backward_sm80 as sm80
+from cuevo.kernels.backward import Problem, positions
 from cuevo.kernels.backward_pipelined import PipelinedConfig
-from cuevo.kernels.evoformer_backward_sm80 import Problem, positions
 from cuevo.ladder import ENVIRONMENT, rung
 from cuevo.placement import architecture_of
 from cuevo.sim import SimExecutor

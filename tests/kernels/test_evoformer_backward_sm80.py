@@ -28,7 +28,8 @@ from cuevo.attention_problem import check_scale
 from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels.attention import scale_fields
-from cuevo.kernels.evoformer_backward_sm80 import Config, positions, stats_shape
+from cuevo.kernels.backward import positions, stats_shape
+from cuevo.kernels.evoformer_backward_sm80 import Config
 from cuevo.sim import SimExecutor
 from cuevo.template import render
 

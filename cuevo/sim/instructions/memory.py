@@ -24,6 +24,7 @@ _EVICT = (
     "{level1:.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last"
     "|.L1::no_allocate}"
 )
+_HINT = "<hint:.L2::cache_hint>"
 _VECTOR = "{vector:.v2|.v4}"
 
 
@@ -59,19 +60,72 @@ def _writer(b: Binder, scalar: ScalarType, count: int) -> Callable[[AnyArray, Ma
     return write
 
 
+# -- Cache policies -------------------------------------------------------------------------------
+
+_POLICY = np.uint64(0x501C << 48)
+"""What policies begin with here; on hardware their form is not documented."""
+_TAG = np.uint64(0xFFFF << 48)
+_PRIMARY = ".L2::evict_last|.L2::evict_normal|.L2::evict_first|.L2::evict_unchanged"
+
+
+@form(
+    f"createpolicy.fractional<primary:{_PRIMARY}>"
+    "{secondary:.L2::evict_first|.L2::evict_unchanged}.b64",
+    since=80,
+)
+def create_policy(b: Binder, m: Modifiers) -> Step:
+    """How L2 keeps a fraction of the lines, a hint; a fraction is above 0 and at most 1."""
+    operands = b.count(1, 2)
+    policy, machine = b.destination(b.operand(0), TYPES["b64"]), b.machine
+    fraction = b.whole(b.operand(1), TYPES["f32"]) if operands == 2 else np.ones(machine.shape)
+
+    def compute(out: AnyArray) -> None:
+        out[...] = _POLICY | fraction.astype(np.float32).view(np.uint32)
+
+    create = b.alu(policy, compute)
+
+    def step(mask: Mask) -> None:
+        outside = ~((fraction > 0) & (fraction <= 1))
+        if (wrong := outside if mask is None else outside & mask).any():
+            raise Fault("a fraction of cache lines that is not above 0 and at most 1", wrong)
+        create(mask)
+
+    return step
+
+
+def _policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:
+    """Counts the operands, and checks the policy after the first `index`, if there is a hint."""
+    hinted = bool(m.get("hint"))
+    b.count(index + hinted)
+    if not hinted:
+        return lambda mask: None
+    policy = b.whole(b.operand(index), TYPES["b64"])
+
+    def check(mask: Mask) -> None:
+        strange = policy.view(np.uint64) & _TAG != _POLICY
+        if (wrong := strange if mask is None else strange & mask).any():
+            raise Fault("a cache policy that no createpolicy has made", wrong)
+
+    return check
+
+
+# -- Loads and stores -----------------------------------------------------------------------------
+
 _LOAD = f"ld{_ORDER}.global{{.nc}}{_CACHE}{_EVICT}"
 
 
 @form(f"{_LOAD}{_VECTOR}<type:{_TYPES}>")
 @form(f"{_LOAD}<prefetch:.L2::64B|.L2::128B>{_VECTOR}<type:{_TYPES}>", since=75)
 @form(f"{_LOAD}.L2::256B{_VECTOR}<type:{_TYPES}>", since=80)
+@form(f"{_LOAD}{_HINT}{_VECTOR}<type:{_TYPES}>", since=80)
 def load_global(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+    check_policy = _policy(b, m, 2)
     scalar, count = TYPES[m["type"]], _count(m)
     size = _check_vector(b, scalar, count)
     address, write, machine = _global(b, 1), _writer(b, scalar, count), b.machine
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         write(machine.global_memory.load(address(), size, mask), mask)
 
     return step
@@ -160,14 +214,19 @@ def _reader(b: Binder, scalar: ScalarType, count: int, index: int) -> Callable[[
     return read
 
 
-@form(f"st{_RELEASE}.global{_CACHE.replace('.ca|', '.wb|.wt|')}{_EVICT}{_VECTOR}<type:{_TYPES}>")
+_STORE = f"st{_RELEASE}.global{_CACHE.replace('.ca|', '.wb|.wt|')}{_EVICT}"
+
+
+@form(f"{_STORE}{_VECTOR}<type:{_TYPES}>")
+@form(f"{_STORE}{_HINT}{_VECTOR}<type:{_TYPES}>", since=80)
 def store_global(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+    check_policy = _policy(b, m, 2)
     scalar, count = TYPES[m["type"]], _count(m)
     size = _check_vector(b, scalar, count)
     address, read, machine = _global(b, 0), _reader(b, scalar, count, 1), b.machine
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         machine.global_memory.store(address(), size, read(), mask)
 
     return step

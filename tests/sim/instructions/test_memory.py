@@ -113,6 +113,41 @@ def test_prefetches_are_hints(run_kernel: Any, level: str) -> None:
     np.testing.assert_array_equal(out, data)
 
 
+POLICY = "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 policy"
+
+
+def test_cache_policies_are_hints(run_kernel: Any) -> None:
+    data, out = np.arange(128, dtype=np.uint32), np.zeros(128, np.uint32)
+    body = f"""
+    {START} .reg .b32 a, b, c; .reg .b64 policy, other; .reg .f32 half;
+    mad.wide.u32 p, n, 16, p; mad.wide.u32 q, n, 16, q;
+    mov.f32 half, 0f3F000000; {POLICY}, half; createpolicy.fractional.L2::evict_first.b64 other;
+    ld.global.nc.L2::cache_hint.v4.b32 {{x, a, b, c}}, [p], policy;
+    st.global.L1::no_allocate.L2::cache_hint.v4.b32 [q], {{x, a, b, c}}, other; ret;
+    """
+    run_kernel(body, data, out)
+    np.testing.assert_array_equal(out, data)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (f"{POLICY}, 0f00000000;", "a fraction of cache lines that is not above 0 and at most 1"),
+        (f"{POLICY}, 0f3F800001;", "a fraction of cache lines that is not above 0 and at most 1"),
+        (
+            "mov.b64 policy, 1; st.global.L2::cache_hint.u32 [q], 1, policy;",
+            "a cache policy that no createpolicy has made",
+        ),
+        ("st.global.L2::cache_hint.u32 [q], 1;", "takes 3 operands, not 2"),
+        ("ld.global.u32 x, [p], policy;", "takes 2 operands, not 3"),
+    ],
+)
+def test_what_is_no_cache_policy(run_kernel: Any, body: str, message: str) -> None:
+    data, out = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
+    with pytest.raises(SimulatorError, match=message):
+        run_kernel(f"{START} .reg .b64 policy; {body} ret;", data, out)
+
+
 PARAMETERS = """
 .version 7.0
 .target sm_80

@@ -58,7 +58,9 @@ SINCE = {
     cp.async.ca.shared.global cp.async.commit_group cp.async.wait_group cp.async.wait_all
     redux.sync.add.u32 cvt.rn.f16x2.f32 cvt.rn.bf16.f32 cvt.rn.bf16x2.f32 cvt.rn.relu.f16.f32
     cvt.f32.bf16 min.f16x2 max.NaN.f16 min.NaN.f32 fma.rn.bf16x2 fma.rn.relu.f16 neg.bf16x2
-    ld.global.L2::256B.b32 prefetch.global.L2::evict_last""",
+    ld.global.L2::256B.b32 prefetch.global.L2::evict_last
+    createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64
+    ld.global.L2::cache_hint.v4.f32 st.global.L2::cache_hint.b32""",
     90: """stmatrix.sync.aligned.m8n8.x4.shared.b16 add.bf16x2 ex2.approx.ftz.bf16x2
     setp.eq.bf16""",
 }

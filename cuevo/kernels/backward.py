@@ -1,0 +1,291 @@
+"""What the kernels of the backward pass have in common, whatever their rung: the sides of the
+scores, what a configuration says beside its tiling, the parameter block, the estimate of time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Protocol
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.division import magic
+from cuevo.kernels import attention, choice
+
+__all__ = [
+    "FOLLOWS",
+    "POSITIONS",
+    "Problem",
+    "SideConfig",
+    "Tiling",
+    "cost",
+    "misfits",
+    "most_chunks",
+    "needs_mask",
+    "parameters",
+    "positions",
+    "stats_shape",
+    "unfit",
+    "unsound",
+]
+
+FOLLOWS = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
+"""Fields of a configuration that are those of the problem."""
+POSITIONS = 128
+"""What arrays that only kernels see are padded to along queries and keys."""
+
+
+def positions(extent: int) -> int:
+    """Queries or keys of a padded array."""
+    return ceil(extent / POSITIONS) * POSITIONS
+
+
+def stats_shape(queries: int) -> tuple[int, int]:
+    """The statistics of one head: blocks of 16 queries, three fp32 a query (see ``cuevo.h``)."""
+    return (positions(queries) // 16, 48)
+
+
+@dataclass(frozen=True)
+class Problem(attention.Problem):
+    """One side of a backward pass, and what is wanted of it."""
+
+    side: str = "keys"
+    """ "keys" or "queries"."""
+    first: bool = True
+    """The gradient of k, or of q."""
+    second: bool = False
+    """The gradient of v; keys only."""
+    sums: bool = False
+    """The gradient of the mask, or of the pair bias."""
+
+    @property
+    def own(self) -> int:
+        """Positions of the side that threadblocks own."""
+        return self.keys if self.side == "keys" else self.queries
+
+    @property
+    def other(self) -> int:
+        """Positions that they walk."""
+        return self.queries if self.side == "keys" else self.keys
+
+
+class Tiling(Protocol):
+    """A configuration as the functions here see it."""
+
+    @property
+    def side(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def by_keys(self) -> bool: ...
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def block_own(self) -> int: ...
+    @property
+    def block_other(self) -> int: ...
+    @property
+    def pass_rows(self) -> int: ...
+    @property
+    def pair_pass_rows(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def min_blocks(self) -> int: ...
+    def groups(self, problem: Problem, arch: Architecture) -> int: ...
+    def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]: ...
+    def row_groups(self, problem: Problem) -> int: ...
+    def chunks_of(self, problem: Problem, groups: int) -> int: ...
+    def resident(self, arch: Architecture) -> int: ...
+
+
+@dataclass(frozen=True)
+class SideConfig:
+    """What every instance says, whatever its tiling."""
+
+    head_dim: int
+    dtype: str = "bf16"
+    """Type of q, k, v, dout and their gradients."""
+    side: str = "keys"
+    """What a threadblock owns: "keys" or "queries"."""
+    mask: bool = False
+    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
+    pair: str = "none"
+    """Type of pair_bias: none, f16, bf16 or f32."""
+    first: bool = True
+    """The gradient of k, or of q, is wanted."""
+    second: bool = False
+    """The gradient of v is wanted; keys only."""
+    sums: bool = False
+    """The sums of dS over queries (keys), or over rows N (queries), are wanted."""
+    min_blocks: int = 1
+    """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
+
+    def __post_init__(self) -> None:
+        choice.check_types(self)
+
+    @property
+    def by_keys(self) -> bool:
+        """Whether the threadblock owns keys."""
+        return self.side == "keys"
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether dS is summed over rows N."""
+        return self.sums and not self.by_keys
+
+    def row_groups(self: Tiling, problem: Problem) -> int:
+        """Groups of `block_rows` rows N."""
+        return ceil(problem.rows / self.block_rows)
+
+    def chunks_of(self: Tiling, problem: Problem, groups: int) -> int:
+        """Chunks of `groups` groups, each with sums of its own."""
+        return ceil(self.row_groups(problem) / groups)
+
+    def resident(self: Tiling, arch: Architecture) -> int:
+        """Threadblocks on a multiprocessor at a time."""
+        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
+        return max(1, min(self.min_blocks, fitting))
+
+
+def most_chunks(problem: Problem) -> int:
+    """Chunks whose sums together are at most as large as q, and at least 2."""
+    sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+    q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
+    return max(2, q // sums)
+
+
+# -- The constraints that all rungs have -----------------------------------------------------------
+
+
+def unsound(c: SideConfig) -> Iterator[str]:
+    """Why `c` says nothing that could be computed."""
+    if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
+        yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
+    if c.side not in ("keys", "queries"):
+        yield f"side must be keys or queries, not {c.side!r}"
+    elif not (c.first or c.second or c.sums) or (c.second and not c.by_keys):
+        yield "a side gives first or sums, the keys second too, and at least one of them"
+
+
+def unfit(c: Tiling, arch: Architecture) -> Iterator[str]:
+    """Why the threadblocks of `c` do not fit on `arch`."""
+    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
+        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
+    if c.shared_bytes > arch.shared_per_block:
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
+
+
+def misfits(c: SideConfig, block_other: int, problem: Problem) -> Iterator[str]:
+    """Why `c` does not serve `problem`."""
+    for name in FOLLOWS:
+        if getattr(c, name) != getattr(problem, name):
+            yield f"is an instance for another {name}: {getattr(c, name)}"
+    if needs_mask(c, block_other, problem) and not c.mask:
+        yield "needs mask: there is one, or keys end within a tile that is walked"
+
+
+def needs_mask(c: SideConfig, block_other: int, problem: Problem) -> bool:
+    """Whether keys need a bias: there is a mask, or the last of the tiles that are walked has keys
+    that do not exist.
+    """
+    return problem.mask != "none" or (not c.by_keys and problem.keys % block_other != 0)
+
+
+# -- The parameter block ---------------------------------------------------------------------------
+
+
+def parameters(
+    config: "Tiling",
+    problem: Problem,
+    groups: int,
+    *,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    dout: ArrayView,
+    scale: float,
+    pair_bias: ArrayView | None = None,
+    stats: ArrayView | None = None,
+    key_bias: ArrayView | None = None,
+    first_grad: ArrayView | None = None,
+    second_grad: ArrayView | None = None,
+    mask_sums: ArrayView | None = None,
+    pair_sums: ArrayView | None = None,
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+    chunks = config.chunks_of(problem, groups)
+
+    def address(x: ArrayView | None) -> int:
+        return 0 if x is None else x.pointer
+
+    found: dict[str, int | float] = {
+        "q": q.pointer,
+        "k": k.pointer,
+        "v": v.pointer,
+        "dout": dout.pointer,
+        "pair_bias": address(pair_bias),
+        "stats": address(stats),
+        "key_bias": address(key_bias),
+        "first_grad": address(first_grad),
+        "second_grad": address(second_grad),
+        "mask_sums": address(mask_sums),
+        "pair_sums": address(pair_sums),
+        "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
+        "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
+        "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
+        "batches": problem.batch,
+        "rows": problem.rows,
+        "heads": problem.heads,
+        "queries": problem.queries,
+        "keys": problem.keys,
+        "query_positions": positions(problem.queries),
+        "key_positions": positions(problem.keys),
+        "own_tiles": ceil(problem.own / config.block_own),
+        "groups": config.row_groups(problem) // chunks,
+        "longer_chunks": config.row_groups(problem) % chunks,
+        "chunks": chunks,
+        "gradient_scale": scale,
+        **attention.scale_fields(scale, config.dtype),
+    }
+    for name, array, axis in (
+        ("q", q, "query"),
+        ("k", k, "key"),
+        ("v", v, "key"),
+        ("dout", dout, "query"),
+        ("first_grad", first_grad, "position"),
+        ("second_grad", second_grad, "position"),
+    ):
+        for index, label in enumerate(("batch", "row", axis, "head")):
+            found[f"{name}_stride_{label}"] = array.strides[index] if array else 0
+    walked = (q, dout) if config.by_keys else (k, v)
+    for name, array in zip(("first", "second"), walked, strict=True):
+        found[f"{name}_step_pass"] = array.strides[2] * config.pass_rows
+        found[f"{name}_step_tile"] = array.strides[2] * config.block_other
+    found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
+    found["pair_step_tile"] = found["pair_stride_query"] * config.block_other
+    found["whole_tiles"] = problem.other // config.block_other
+    for name in ("heads", "own_tiles", "chunks"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    return found
+
+
+# -- The estimate of time --------------------------------------------------------------------------
+
+
+def cost(config: "Tiling", speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
+    rate, as for the forward pass.
+    """
+    groups = config.groups(problem, arch)
+    walked = ceil(problem.other / config.block_other) * config.block_other
+    scores = groups * config.block_rows * config.block_own * walked
+    resident = config.resident(arch)
+    waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
+    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return blocks * scores / speed
