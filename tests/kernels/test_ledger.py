@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from ledgers import opcodes
 
+from cuevo.architectures import architecture
 from cuevo.assemble import assemble
+from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.template import render
 
@@ -45,4 +47,38 @@ def test_the_machine_code_has_what_the_ledger_says(config: forward.Config, tmp_p
     assert found["HMMA.16816"] == said["mma.m16n8k16"]
     assert found["HMMA.1688"] == said["mma.m16n8k8"] + steps * 6 * config.m_tiles
     prologue = -(-config.chunks // 2) * config.m_tiles if config.q_in_registers else 0
+    assert found["LDSM.16"] == said["ldmatrix"] + prologue
+
+
+GRADIENTS = [
+    backward.Config(
+        32, pair="bf16", mask=True, second=True, sums=True,
+        block_other=64, chunk_other=16, stages=2, own_in_registers=True,
+    ),
+    backward.Config(
+        32, pair="bf16", mask=True, side="queries", sums=True,
+        block_rows=2, chunk_other=16, stages=2, own_in_registers=True,
+    ),
+    backward.Config(64, dtype="f16", side="queries", pair="f32", sums=True, stages=2),
+    backward.Config(24, first=False, second=True, m_tiles=1, block_own=64),
+    backward.Config(8, side="queries", mask=True),
+]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("config", GRADIENTS, ids=lambda config: f"D{config.head_dim}{config.side}")
+def test_the_machine_code_of_gradients_has_what_the_ledger_says(
+    config: backward.Config, tmp_path: Path
+) -> None:
+    assert not backward.violations(config, architecture("sm_90"))
+    kernel = render(backward.NAME, backward.values(config))
+    said = ledger(kernel.text)
+    found = opcodes(assemble(kernel, "sm_90", cache=None).code, tmp_path)
+    assert found["MUFU.EX2"] == said["ex2"]
+    assert found["HMMA.16816"] == said["mma.m16n8k16"]
+    assert found["HMMA.1688"] == said["mma.m16n8k8"]
+    prologue = 0
+    if config.own_in_registers and config.warp_rows == 1:
+        products = 1 + (config.first or config.sums)
+        prologue = -(-config.tile.chunks // 2) * config.m_tiles * products
     assert found["LDSM.16"] == said["ldmatrix"] + prologue
