@@ -7,6 +7,8 @@
     python3 tools/sanitize.py memcheck blocks     the kernels of tests/blocks, a pairwise sample
     python3 tools/sanitize.py mma_multistage --every 20
                                                   of one block every 20th combination; 1: all
+    CUEVO_RUNG=sm_75 python3 tools/sanitize.py attention backward gemm
+                                                  the kernels of a lower rung, in fp16
 
 Every result is compared as well: attention, gradients and products with float64, the blocks as
 their tests do it. The blocks' kernels are assembled beforehand, into the cache. The exit code is 1
@@ -16,14 +18,15 @@ when a tool reports an error or a result is wrong.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +36,7 @@ from cuevo import attention, attention_backward, gemm, reference
 from cuevo.attention_backward import GRADS
 from cuevo.devices import devices, why_none
 from cuevo.executor import Executor
+from cuevo.ladder import ENVIRONMENT
 from machine import circumstances
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -165,13 +169,30 @@ def run_parts(parts: Sequence[str], every: int | None) -> int:
     rng = np.random.default_rng(0)
     wrong = []
     if "attention" in parts:
-        wrong += [run_attention(case, types, rng) for case in CASES]
+        wrong += [run_attention(case, types, rng) for case in served(CASES)]
     if "backward" in parts:
-        wrong += [run_backward(case, types, rng) for case in BACKWARD]
+        wrong += [run_backward(case, types, rng) for case in served(BACKWARD)]
     if "gemm" in parts:
-        wrong += [run_product(case, types, rng) for case in PRODUCTS]
+        wrong += [run_product(case, types, rng) for case in served(PRODUCTS)]
     wrong += [run_suite(suite, cases) for suite, cases in chosen(parts, every)]
     return int(any(wrong))
+
+
+C = TypeVar("C", Case, Backward, Product)
+
+
+def served(cases: Sequence[C]) -> Sequence[C]:
+    """What the rung that the environment names can run: below sm_80 all in fp16, where no
+    configuration is asked for.
+    """
+    if os.environ.get(ENVIRONMENT, "") not in ("sm_75", "sm_70"):
+        return cases
+    names = ("dtype", "out_dtype", "mask", "pair", "c")
+    return [
+        replace(case, **{x: "float16" for x in names if getattr(case, x, None) == _BF16})
+        for case in cases
+        if not case.config
+    ]
 
 
 def chosen(parts: Sequence[str], every: int | None) -> list[tuple[Suite, Sequence[Any]]]:
@@ -361,7 +382,8 @@ def print_head(program: str) -> None:
     idle = found["idle"]
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     version = (answer.stdout.strip().splitlines() or ["version unknown"])[-1]
-    print(f"{found['date']}  {found['command']}")
+    rung = os.environ.get(ENVIRONMENT)
+    print(f"{found['date']}  {f'{ENVIRONMENT}={rung} ' if rung else ''}{found['command']}")
     print(f"{idle.get('name', 'a device')}, driver {idle.get('driver_version', 'unknown')}", end="")
     print(f"; {Path(program).name}: {version}", flush=True)
 

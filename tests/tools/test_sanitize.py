@@ -70,6 +70,25 @@ def test_gradients_are_compared(case, capsys):
 
 
 @pytest.mark.unit
+def test_lower_rungs_are_given_half_precision(monkeypatch):
+    monkeypatch.setenv("CUEVO_RUNG", "sm_80")
+    assert sanitize.served(sanitize.BACKWARD) is sanitize.BACKWARD
+    monkeypatch.setenv("CUEVO_RUNG", "sm_75")
+    for cases in (sanitize.CASES, sanitize.BACKWARD, sanitize.PRODUCTS):
+        found = sanitize.served(cases)
+        assert len(found) == sum(not case.config for case in cases) > 2
+        assert all("bfloat16" not in vars(case).values() for case in found)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("arch", ["sm_75", "sm_70"])
+def test_gradients_of_lower_rungs_are_compared(arch, monkeypatch):
+    monkeypatch.setenv("CUEVO_RUNG", arch)
+    for case in sanitize.served(sanitize.BACKWARD)[1:4]:
+        assert not sanitize.run_backward(case, TYPES, np.random.default_rng(0), f"sim:{arch}")
+
+
+@pytest.mark.unit
 def test_a_wrong_gradient_is_told(monkeypatch, capsys):
     def zeros(dout, q, k, v, mask_bias, pair_bias, **options):
         return (np.zeros_like(q), None, None, None, None)
