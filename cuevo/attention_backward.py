@@ -116,7 +116,7 @@ def attention_backward_workspace(
     config: Mapping[str, Settings] | None = None,
 ) -> int:
     """Bytes of device memory that `attention_backward` needs for these arguments beside its
-    results: O(size of q + B H Lq Lk), Lq and Lk counted in steps of 128.
+    results: O(size of q + B H Lq Lk), Lq and Lk counted in whole tiles: 32 to 128.
     """
     found = _identified((dout, q, k, v, out, lse, mask_bias, pair_bias), LEGACY_DEFAULT)
     grads = _names(grads)

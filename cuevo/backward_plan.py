@@ -29,7 +29,7 @@ from cuevo.kernels import (
 )
 from cuevo.kernels.attention import Problem, scale_fields
 from cuevo.kernels.backward import Problem as Side
-from cuevo.kernels.backward import positions, stats_shape
+from cuevo.kernels.backward import padded, stats_shape
 from cuevo.ladder import Rung, rung
 from cuevo.placement import architecture_of, executor_for
 from cuevo.plans import Launch, configure, load
@@ -147,6 +147,7 @@ class _Maker:
         self.scale = scale
         self.config = config
         self.arch = architecture_of(plan.place)
+        self.queries, self.keys = problem.queries, problem.keys
         # Views of everything, for strides and shapes: only their addresses will change.
         self.views = dict(operands)
         for name, (shape, dtype) in plan.results.items():
@@ -163,10 +164,19 @@ class _Maker:
         ]
         sides = [side for side in sides if side.first or side.second or side.sums]
         chosen = [self._chosen(side) for side in sides]
-        self._room("stats", (p.batch, p.rows, p.heads, *stats_shape(p.queries)))
+        # What lies between kernels has whole tiles, of those that read and those that write it.
+        steps = [
+            (config.block_other, config.block_own)[:: 1 if config.by_keys else -1]
+            for _, config in chosen
+        ]
+        self.queries, self.keys = (
+            padded(extent, max(each))
+            for extent, each in zip((p.queries, p.keys), zip(*steps, strict=True), strict=True)
+        )
+        self._room("stats", (p.batch, p.rows, p.heads, *stats_shape(self.queries)))
         self._queue_delta()
         if any(config.mask for _, config in chosen):
-            self._room("key_bias", (p.batch, p.rows, positions(p.keys)))
+            self._room("key_bias", (p.batch, p.rows, self.keys))
             self._queue_key_bias()
         for side, (kernel, config) in zip(sides, chosen, strict=True):
             self._queue_side(side, kernel, config)
@@ -207,11 +217,10 @@ class _Maker:
         by_keys = side.side == "keys"
         sums = "mask_sums" if by_keys else "pair_sums"
         if side.sums and by_keys:
-            self._room(sums, (p.batch, p.rows, p.heads, positions(p.keys)))
+            self._room(sums, (p.batch, p.rows, p.heads, self.keys))
         elif side.sums:
             chunks = config.chunks_of(side, groups)
-            shape = (chunks, p.batch, p.heads, positions(p.queries), positions(p.keys))
-            self._room(sums, shape)
+            self._room(sums, (chunks, p.batch, p.heads, self.queries, self.keys))
         arrays = {
             "q": "q",
             "k": "k",
@@ -243,7 +252,7 @@ class _Maker:
         values = attention_delta_sm70.parameters(
             config, **{name: self.views[name] for name in names}
         )
-        grid = config.grid(p.batch, p.rows, p.heads, p.queries)
+        grid = config.grid(p.batch, p.rows, p.heads, self.queries)
         self._queue_small(attention_delta_sm70, config, grid, names, values)
 
     def _queue_key_bias(self) -> None:
@@ -257,7 +266,7 @@ class _Maker:
             bias_scale=float(scale_fields(self.scale, p.dtype)["bias_scale"]),
             mask_bias=self.views["mask_bias"] if has_mask else None,
         )
-        grid = config.grid(p.batch, p.rows, p.keys)
+        grid = config.grid(p.batch, p.rows, self.keys)
         names = ("mask_bias" if has_mask else "", "key_bias")
         self._queue_small(key_bias_sm70, config, grid, names, values)
 

@@ -131,7 +131,7 @@ typedef struct evoformer_backward_params {
     uint32_t heads;           /* H */
     uint32_t queries;         /* Lq */
     uint32_t keys;            /* Lk */
-    uint32_t query_positions; /* Lq rounded up to a multiple of 128 */
+    uint32_t query_positions; /* Lq rounded up to whole tiles of every kernel */
     uint32_t key_positions;   /* Lk, likewise */
     uint32_t own_tiles;       /* ceil(Lk or Lq / block_own) */
     uint32_t chunks;          /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
@@ -196,8 +196,8 @@ typedef struct attention_delta_params {
     uint32_t rows;           /* N */
     uint32_t heads;          /* H */
     uint32_t queries;        /* Lq */
-    uint32_t positions;      /* Lq rounded up to a multiple of 128 */
-    uint32_t position_tiles; /* positions / block_positions */
+    uint32_t positions;      /* Lq rounded up, at least to a multiple of 16 */
+    uint32_t position_tiles; /* ceil(positions / block_positions) */
     uint32_t head_groups;    /* H / block_heads */
 
     /* Multipliers and shifts that divide by rows, position_tiles and head_groups (lib/divide.ptx). */
@@ -214,7 +214,7 @@ void attention_delta_sm70(const attention_delta_params params);
 /* The mask in the units of q . k, and -inf where there is no key. */
 typedef struct key_bias_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
-    float *key_bias;       /* [B, N, positions], contiguous; positions: Lk rounded up to a multiple of 128 */
+    float *key_bias;       /* [B, N, positions], contiguous */
 
     int64_t mask_stride_batch;
     int64_t mask_stride_row;
@@ -222,7 +222,8 @@ typedef struct key_bias_params {
 
     uint32_t rows;      /* N */
     uint32_t keys;      /* Lk */
-    uint32_t key_tiles; /* positions / 128 */
+    uint32_t positions; /* Lk rounded up */
+    uint32_t key_tiles; /* ceil(positions / 128) */
     uint32_t tiles;     /* B * N * key_tiles, below 2^31 */
 
     /* Multipliers and shifts that divide by rows and key_tiles (lib/divide.ptx). */

@@ -379,7 +379,7 @@ def test_less_is_asked_for_less() -> None:
 
 @kernel
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("sizes", [(768, 4, 768, 32), (512, 8, 512, 8)], ids=str)
+@pytest.mark.parametrize("sizes", [(768, 4, 768, 32), (512, 8, 512, 8), (8192, 4, 8, 32)], ids=str)
 def test_the_workspace_is_of_the_size_of_q(sizes: tuple[int, int, int, int], arch: str) -> None:
     rows, heads, length, head_dim = sizes
     half, single = np.dtype(np.float16), np.dtype(np.float32)

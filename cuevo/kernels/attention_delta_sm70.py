@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import gcd
+from math import ceil, gcd
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.division import magic
-from cuevo.kernels.backward import POSITIONS, positions, stats_shape
+from cuevo.kernels.backward import stats_shape
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -24,6 +24,8 @@ NAME = "attention_delta_sm70"
 SUMMARY = "log-sum-exp and rowsum(dout * out) of every query, as the backward kernels read them"
 MINIMUM_ARCH = 70
 
+_ROWS = 128
+"""Rows of D of a threadblock."""
 _SECTOR_BYTES = 64
 """Of one query that a threadblock reads side by side: two sectors, the grain of device memory."""
 
@@ -40,7 +42,7 @@ class Config:
     @property
     def block_positions(self) -> int:
         """Queries of a threadblock."""
-        return POSITIONS // self.block_heads
+        return _ROWS // self.block_heads
 
     @property
     def row_lanes(self) -> int:
@@ -50,12 +52,12 @@ class Config:
     @property
     def threads(self) -> int:
         """Threads of a block: 64 to 256, a quarter of the lanes of all its rows where that fits."""
-        return max(64, min(256, POSITIONS * self.row_lanes // 4))
+        return max(64, min(256, _ROWS * self.row_lanes // 4))
 
     @property
     def passes(self) -> int:
         """Rows of a thread."""
-        return POSITIONS * self.row_lanes // self.threads
+        return _ROWS * self.row_lanes // self.threads
 
     @property
     def rows_at_once(self) -> int:
@@ -67,9 +69,9 @@ class Config:
         """Dynamic shared memory: none."""
         return 0
 
-    def grid(self, batch: int, rows: int, heads: int, queries: int) -> tuple[int, int, int]:
+    def grid(self, batch: int, rows: int, heads: int, positions: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: heads fastest, then queries, rows and batches."""
-        tiles = positions(queries) // self.block_positions
+        tiles = ceil(positions / self.block_positions)
         return (heads // self.block_heads * tiles * rows * batch, 1, 1)
 
 
@@ -112,15 +114,16 @@ def parameters(
     """The parameter block of a launch, by field name: out, dout [B, N, Lq, H, D], lse [B, N, H,
     Lq], stats [B, N, H, positions / 16, 48].
 
-    Raises ValueError where ``block_heads`` does not divide the heads, or `stats` has another number
-    of positions than the next multiple of 128.
+    Raises ValueError where ``block_heads`` does not divide the heads, or `stats` are not whole
+    blocks of 16 positions, as many as the queries or more.
     """
     _, rows, queries, heads, _ = out.shape
     if heads % config.block_heads:
         raise ValueError(f"{config.block_heads} heads of a threadblock do not divide {heads}")
-    if stats.shape[3:] != stats_shape(queries):
+    positions = 16 * stats.shape[3]
+    if stats.shape[3:] != stats_shape(positions) or positions < queries:
         raise ValueError(
-            f"stats: expected {stats_shape(queries)} for a head; got {stats.shape[3:]}"
+            f"stats: expected blocks of 48 for {queries} queries; got {stats.shape[3:]}"
         )
     found: dict[str, int | float] = {
         "out": out.pointer,
@@ -130,8 +133,8 @@ def parameters(
         "rows": rows,
         "heads": heads,
         "queries": queries,
-        "positions": positions(queries),
-        "position_tiles": positions(queries) // config.block_positions,
+        "positions": positions,
+        "position_tiles": ceil(positions / config.block_positions),
         "head_groups": heads // config.block_heads,
     }
     for name in ("rows", "position_tiles", "head_groups"):

@@ -295,13 +295,7 @@ def violations(
     if c.block_keys not in (32, 64):
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
         return
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
+    yield from choice.unfit(c, arch)
     if problem is None:
         return
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):

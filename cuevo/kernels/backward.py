@@ -14,7 +14,6 @@ from cuevo.kernels import attention, choice
 
 __all__ = [
     "FOLLOWS",
-    "POSITIONS",
     "Problem",
     "SideConfig",
     "Tiling",
@@ -22,27 +21,24 @@ __all__ = [
     "misfits",
     "most_chunks",
     "needs_mask",
+    "padded",
     "parameters",
-    "positions",
     "stats_shape",
-    "unfit",
     "unsound",
 ]
 
 FOLLOWS = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
 """Fields of a configuration that are those of the problem."""
-POSITIONS = 128
-"""What arrays that only kernels see are padded to along queries and keys."""
 
 
-def positions(extent: int) -> int:
-    """Queries or keys of a padded array."""
-    return ceil(extent / POSITIONS) * POSITIONS
+def padded(extent: int, step: int) -> int:
+    """Queries or keys of an array that only kernels see: whole tiles of `step`."""
+    return ceil(extent / step) * step
 
 
-def stats_shape(queries: int) -> tuple[int, int]:
+def stats_shape(positions: int) -> tuple[int, int]:
     """The statistics of one head: blocks of 16 queries, three fp32 a query (see ``cuevo.h``)."""
-    return (positions(queries) // 16, 48)
+    return (positions // 16, 48)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Problem(attention.Problem):
         return self.queries if self.side == "keys" else self.keys
 
 
-class Tiling(Protocol):
+class Tiling(choice.Threadblocks, Protocol):
     """A configuration as the functions here see it."""
 
     @property
@@ -88,12 +84,6 @@ class Tiling(Protocol):
     def pass_rows(self) -> int: ...
     @property
     def pair_pass_rows(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def shared_bytes(self) -> int: ...
-    @property
-    def min_blocks(self) -> int: ...
     def groups(self, problem: Problem, arch: Architecture) -> int: ...
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]: ...
     def row_groups(self, problem: Problem) -> int: ...
@@ -152,7 +142,7 @@ class SideConfig:
 
 def most_chunks(problem: Problem) -> int:
     """Chunks whose sums together are at most as large as q, and at least 2."""
-    sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+    sums = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
     q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
     return max(2, q // sums)
 
@@ -168,17 +158,6 @@ def unsound(c: SideConfig) -> Iterator[str]:
         yield f"side must be keys or queries, not {c.side!r}"
     elif not (c.first or c.second or c.sums) or (c.second and not c.by_keys):
         yield "a side gives first or sums, the keys second too, and at least one of them"
-
-
-def unfit(c: Tiling, arch: Architecture) -> Iterator[str]:
-    """Why the threadblocks of `c` do not fit on `arch`."""
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
 
 
 def misfits(c: SideConfig, block_other: int, problem: Problem) -> Iterator[str]:
@@ -218,8 +197,11 @@ def parameters(
     mask_sums: ArrayView | None = None,
     pair_sums: ArrayView | None = None,
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``. What only kernels
+    see is padded along queries and keys to whole tiles of every kernel that reads or writes it.
+    """
     chunks = config.chunks_of(problem, groups)
+    by_key = (key_bias, mask_sums, pair_sums)
 
     def address(x: ArrayView | None) -> int:
         return 0 if x is None else x.pointer
@@ -244,8 +226,8 @@ def parameters(
         "heads": problem.heads,
         "queries": problem.queries,
         "keys": problem.keys,
-        "query_positions": positions(problem.queries),
-        "key_positions": positions(problem.keys),
+        "query_positions": 16 * stats.shape[3] if stats else 0,
+        "key_positions": next((x.shape[-1] for x in by_key if x), 0),
         "own_tiles": ceil(problem.own / config.block_own),
         "groups": config.row_groups(problem) // chunks,
         "longer_chunks": config.row_groups(problem) % chunks,

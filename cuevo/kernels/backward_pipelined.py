@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.blocks import ThreadblockMma
-from cuevo.kernels import backward
+from cuevo.kernels import backward, choice
 from cuevo.kernels.attention import BIAS_BYTES
 from cuevo.kernels.attention_pipelined import HeadOperand, Instruction, RowCopy, power_of_two
 from cuevo.kernels.backward import Problem, SideConfig, most_chunks
@@ -274,7 +274,7 @@ def violations(
     if c.block_own not in [warps * c.warp_own for warps in (1, 2, 4, 8)] or c.block_own > 128:
         yield f"block_own must be those of 1, 2, 4 or 8 warps, at most 128, not {c.block_own}"
         return
-    yield from backward.unfit(c, arch)
+    yield from choice.unfit(c, arch)
     if problem is not None:
         yield from backward.misfits(c, c.block_other, problem)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
 
@@ -18,6 +18,28 @@ def check_types(config: Any) -> None:
         if type(value) is not field.type:
             kind = getattr(field.type, "__name__", field.type)
             raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
+
+
+class Threadblocks(Protocol):
+    """What threadblocks take of a multiprocessor."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def min_blocks(self) -> int: ...
+
+
+def unfit(c: Threadblocks, arch: Architecture) -> Iterator[str]:
+    """Why the threadblocks of a configuration do not fit on `arch`."""
+    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
+        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
+    if c.shared_bytes > arch.shared_per_block:
+        yield (
+            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
+            f"{arch.shared_per_block}"
+        )
 
 
 def cheapest(

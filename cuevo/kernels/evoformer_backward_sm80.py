@@ -345,7 +345,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
-    yield from backward.unfit(c, arch)
+    yield from choice.unfit(c, arch)
     if problem is None:
         return
     yield from backward.misfits(c, c.block_other, problem)

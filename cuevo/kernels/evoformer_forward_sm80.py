@@ -185,13 +185,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             )
     if c.m_tiles * c.head_dim > 128 and c.m_tiles > 1:
         yield "above head_dim 64, the output of 32 queries does not fit into a warp's registers"
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
+    yield from choice.unfit(c, arch)
     if problem is None:
         return
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):

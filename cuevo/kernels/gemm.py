@@ -317,13 +317,7 @@ def violations(
         yield f"prefetch must be none, L1 or L2, not {c.prefetch!r}"
     if c.splits < 1 or (c.split and c.accumulate == "f16"):
         yield "splits is at least 1, and 1 with f16 accumulators: partial sums are fp32"
-    if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
-        yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
-    if c.shared_bytes > arch.shared_per_block:
-        yield (
-            f"needs {c.shared_bytes} bytes of shared memory; a block of {arch.name} has "
-            f"{arch.shared_per_block}"
-        )
+    yield from choice.unfit(c, arch)
     if problem is not None:
         yield from _misfits(c, problem)
 

@@ -7,7 +7,6 @@ from math import ceil
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.division import magic
-from cuevo.kernels.backward import POSITIONS, positions
 
 __all__ = ["MINIMUM_ARCH", "NAME", "SUMMARY", "Config", "parameters", "values", "violations"]
 
@@ -15,6 +14,8 @@ NAME = "key_bias_sm70"
 SUMMARY = "the scaled mask in fp32, -inf where there is no key, as the backward kernels add it"
 MINIMUM_ARCH = 70
 
+_WARP_KEYS = 128
+"""Keys of a warp."""
 _MASKS = ("bounds", "bool", "f16", "bf16", "f32")
 
 
@@ -32,14 +33,14 @@ class Config:
         """Dynamic shared memory: none."""
         return 0
 
-    def grid(self, batch: int, rows: int, keys: int) -> tuple[int, int, int]:
+    def grid(self, batch: int, rows: int, positions: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: a warp for every 128 keys, then rows and batches."""
-        return (ceil(batch * rows * positions(keys) / (POSITIONS * self.threads // 32)), 1, 1)
+        return (ceil(batch * rows * ceil(positions / _WARP_KEYS) / (self.threads // 32)), 1, 1)
 
 
 def values(config: Config) -> dict[str, object]:
     """The names that the template sees."""
-    return {**asdict(config), "warp_keys": POSITIONS}
+    return {**asdict(config), "warp_keys": _WARP_KEYS}
 
 
 def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
@@ -67,16 +68,16 @@ def parameters(
     """The parameter block of a launch, by field name: mask_bias [B, N, 1, 1, Lk] or None, key_bias
     [B, N, positions].
 
-    Raises ValueError where `key_bias` has another number of positions than the next multiple of
-    128, or the mask is there and not expected, or the other way round.
+    Raises ValueError where `key_bias` has fewer positions than there are keys, or the mask is there
+    and not expected, or the other way round.
     """
-    batch, rows, found = key_bias.shape
-    if found != positions(keys):
-        raise ValueError(f"key_bias: expected {positions(keys)} positions; got {found}")
+    batch, rows, positions = key_bias.shape
+    if positions < keys:
+        raise ValueError(f"key_bias: expected {keys} positions or more; got {positions}")
     if (mask_bias is None) != (config.mask == "bounds"):
         raise ValueError(f"mask_bias: this instance is for {config.mask!r}")
     strides = (0, 0, 0, 0, 0) if mask_bias is None else mask_bias.strides
-    tiles = found // POSITIONS
+    tiles = ceil(positions / _WARP_KEYS)
     rows_magic, rows_shift = magic(rows)
     tiles_magic, tiles_shift = magic(tiles)
     return {
@@ -87,6 +88,7 @@ def parameters(
         "mask_stride_key": strides[4],
         "rows": rows,
         "keys": keys,
+        "positions": positions,
         "key_tiles": tiles,
         "tiles": batch * rows * tiles,
         "rows_magic": rows_magic,

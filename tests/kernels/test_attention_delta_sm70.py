@@ -18,7 +18,7 @@ from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
 from cuevo.header import load_header
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels.backward import stats_shape
+from cuevo.kernels.backward import padded, stats_shape
 from cuevo.sim import SimExecutor
 from cuevo.template import render
 
@@ -43,6 +43,8 @@ class Case:
     dtype: str
     head_dim: int
     queries: int
+    step: int = 128
+    """What the statistics are whole tiles of."""
     block_heads: int = 1
     head_groups: int = 1
     batch: int = 1
@@ -134,7 +136,8 @@ def statistics(place: Executor, case: Case) -> tuple[dict[str, Strided], Strided
     inputs = {name: operand(case, getattr(case, name), rng) for name in ("out", "dout")}
     inputs["lse"] = log_sums(case, rng)
     batch, rows, queries, heads, _ = case.shape
-    result = empty((batch, rows, heads, *stats_shape(queries)), F32)
+    positions = padded(queries, case.step)
+    result = empty((batch, rows, heads, *stats_shape(positions)), F32)
     everything = host_views(inputs | {"stats": result}, readonly=False)
     numbers = delta.parameters(config, **everything)
     run(
@@ -143,7 +146,7 @@ def statistics(place: Executor, case: Case) -> tuple[dict[str, Strided], Strided
         inputs,
         dict(stats=result),
         threads=config.threads,
-        grid=config.grid(batch, rows, heads, queries)[0],
+        grid=config.grid(batch, rows, heads, positions)[0],
         **{name: value for name, value in numbers.items() if name not in everything},
     )
     return inputs, result
@@ -189,6 +192,7 @@ def cases() -> tuple[Case, ...]:
         dtype=("f16", "bf16"),
         head_dim=HEAD_DIMS,
         queries=(1, 127, 128, 130, 300),
+        step=(16, 32, 128),
         block_heads=(1, 2, 4, 8),
         head_groups=(1, 3),
         batch=(1, 2),
@@ -265,7 +269,7 @@ def test_a_block_is_128_rows(head_dim: int) -> None:
         assert config.passes * config.threads == 128 * config.row_lanes
         assert config.passes % config.rows_at_once == 0 and config.rows_at_once >= 2
         blocks = 3 * heads * 256 // 128
-        assert config.grid(1, 3, heads, 129) == (blocks, 1, 1)
+        assert config.grid(1, 3, heads, 256) == (blocks, 1, 1)
     assert config.row_lanes // 2 < head_dim // 8 <= config.row_lanes
 
 
@@ -299,5 +303,7 @@ def test_arrays_of_other_sizes_are_refused() -> None:
     config = delta.Config(head_dim=8, block_heads=4)
     with pytest.raises(ValueError, match="4 heads of a threadblock do not divide 6"):
         delta.parameters(config, **views(heads=6))
-    with pytest.raises(ValueError, match=r"stats: expected \(16, 48\) for a head; got \(8, 48\)"):
+    with pytest.raises(
+        ValueError, match=r"stats: expected blocks of 48 for 129 queries; got \(8, 48\)"
+    ):
         delta.parameters(config, **views(queries=129))

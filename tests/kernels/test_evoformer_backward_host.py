@@ -14,7 +14,7 @@ from guarded import host_views, lay_out
 from cuevo.architectures import architecture
 from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
-from cuevo.kernels.backward import Problem, positions
+from cuevo.kernels.backward import Problem, padded
 from cuevo.kernels.evoformer_backward_sm80 import Config
 from cuevo.template import render
 
@@ -152,14 +152,9 @@ def test_chunks_hold_every_row_and_their_sums_are_no_larger_than_q(arch: str) ->
         if not config.sums_rows:
             assert groups == 1
             continue
-        sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+        sums = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
         q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
         assert chunks <= 2 or chunks * sums <= q
-
-
-@pytest.mark.parametrize(("extent", "expected"), [(1, 128), (128, 128), (129, 256), (768, 768)])
-def test_padded_positions(extent: int, expected: int) -> None:
-    assert positions(extent) == expected
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm70 as sm70
 from cuevo.kernels import evoformer_backward_sm75 as sm75
 from cuevo.kernels import evoformer_backward_sm80 as sm80
-from cuevo.kernels.backward import Problem, positions
+from cuevo.kernels.backward import Problem, padded
 from cuevo.kernels.backward_pipelined import PipelinedConfig
 from cuevo.ladder import ENVIRONMENT, rung
 from cuevo.placement import architecture_of
@@ -443,7 +443,7 @@ def test_what_is_chosen_is_legal(lower: ModuleType, arch: str) -> None:
         columns = config.parts * config.part_columns
         assert columns - config.part_columns < problem.head_dim <= columns
         if config.sums_rows:
-            sums = 4 * problem.heads * positions(problem.queries) * positions(problem.keys)
+            sums = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
             q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
             assert chunks <= 2 or chunks * sums <= q
 

@@ -28,7 +28,7 @@ from cuevo.attention_problem import check_scale
 from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels.attention import scale_fields
-from cuevo.kernels.backward import positions, stats_shape
+from cuevo.kernels.backward import padded, stats_shape
 from cuevo.kernels.evoformer_backward_sm80 import Config
 from cuevo.sim import SimExecutor
 from cuevo.template import render
@@ -61,13 +61,13 @@ def statistics(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, S
     outer = (case.batch, case.rows)
     low = np.where(lse < -(2.0**22), -np.inf, -lse * log2(np.e))
     minus_delta = -np.einsum("bnqhd,bnqhd->bnhq", dout, out)
-    padding = [(0, 0)] * 3 + [(0, positions(case.queries) - case.queries)]
-    shape = (*outer, case.heads, *stats_shape(case.queries))
+    padding = [(0, 0)] * 3 + [(0, padded(case.queries, 128) - case.queries)]
+    shape = (*outer, case.heads, *stats_shape(padded(case.queries, 128)))
     stats = lay_out(shape, np.dtype(np.float32))
     stats.array[...] = blocked(
         np.pad(low, padding, constant_values=-np.inf), np.pad(minus_delta, padding)
     )
-    bias = lay_out((*outer, positions(case.keys)), np.dtype(np.float32))
+    bias = lay_out((*outer, padded(case.keys, 128)), np.dtype(np.float32))
     bias.array[...] = -np.inf
     mask = reference.additive(inputs["mask_bias"].array)[:, :, 0, 0] if "mask_bias" in inputs else 0
     scale = scale_fields(check_scale(case.scale, case.head_dim), case.dtype)
@@ -98,10 +98,10 @@ def run(
     results = cases.make_results(case)
     sums = {}
     if problem.sums and side == "keys":
-        shape = (case.batch, case.rows, case.heads, positions(case.keys))
+        shape = (case.batch, case.rows, case.heads, padded(case.keys, 128))
         sums["mask_sums"] = lay_out(shape, np.dtype(np.float32))
     elif problem.sums:
-        shape = (case.batch, case.heads, positions(case.queries), positions(case.keys))
+        shape = (case.batch, case.heads, padded(case.queries, 128), padded(case.keys, 128))
         chunks = config.chunks_of(problem, groups)
         sums["pair_sums"] = lay_out((chunks, *shape), np.dtype(np.float32))
     first, second = ("dq", "") if side == "queries" else ("dk", "dv")

@@ -15,6 +15,7 @@ from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor
 from cuevo.header import load_header
 from cuevo.kernels import key_bias_sm70 as key_bias
+from cuevo.kernels.backward import padded
 from cuevo.sim import SimExecutor
 from cuevo.template import render
 
@@ -36,6 +37,8 @@ class Case:
 
     mask: str
     keys: int
+    step: int = 128
+    """What the result is whole tiles of."""
     batch: int = 1
     rows: int = 1
     layout: str = "packed"
@@ -85,7 +88,8 @@ def check(place: Executor, case: Case) -> None:
     config = key_bias.Config(case.mask, case.threads)
     assert not key_bias.violations(config, architecture("sm_70"))
     inputs = {} if case.mask == "bounds" else {"mask_bias": operand(case)}
-    result = empty((case.batch, case.rows, -(-case.keys // 128) * 128), F32)
+    positions = padded(case.keys, case.step)
+    result = empty((case.batch, case.rows, positions), F32)
     everything = host_views(inputs | {"key_bias": result}, readonly=False)
     numbers = key_bias.parameters(config, **everything, keys=case.keys, bias_scale=case.bias_scale)
     run(
@@ -94,7 +98,7 @@ def check(place: Executor, case: Case) -> None:
         inputs,
         dict(key_bias=result),
         threads=config.threads,
-        grid=config.grid(case.batch, case.rows, case.keys)[0],
+        grid=config.grid(case.batch, case.rows, positions)[0],
         **{name: value for name, value in numbers.items() if name not in everything},
     )
     exact = np.full(result.array.shape, -np.inf, F32)
@@ -112,6 +116,7 @@ def cases() -> tuple[Case, ...]:
         Case,
         mask=MASKS,
         keys=(1, 127, 128, 129, 300),
+        step=(32, 64, 128),
         batch=(1, 2),
         rows=(1, 3),
         layout=tuple(LAYOUTS),
@@ -173,7 +178,7 @@ def test_each_constraint(changes: dict[str, Any], reason: str) -> None:
 
 @pytest.mark.unit
 def test_what_is_for_another_instance_is_refused() -> None:
-    with pytest.raises(ValueError, match="key_bias: expected 256 positions; got 128"):
+    with pytest.raises(ValueError, match="key_bias: expected 129 positions or more; got 128"):
         key_bias.parameters(key_bias.Config("f32"), **views(), keys=129, bias_scale=1.0)
     with pytest.raises(ValueError, match="mask_bias: this instance is for 'bounds'"):
         key_bias.parameters(key_bias.Config("bounds"), **views(), keys=9, bias_scale=1.0)
