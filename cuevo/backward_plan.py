@@ -147,7 +147,6 @@ class _Maker:
         self.scale = scale
         self.config = config
         self.arch = architecture_of(plan.place)
-        self.queries, self.keys = problem.queries, problem.keys
         # Views of everything, for strides and shapes: only their addresses will change.
         self.views = dict(operands)
         for name, (shape, dtype) in plan.results.items():
@@ -165,18 +164,15 @@ class _Maker:
         sides = [side for side in sides if side.first or side.second or side.sums]
         chosen = [self._chosen(side) for side in sides]
         # What lies between kernels has whole tiles, of those that read and those that write it.
-        steps = [
-            (config.block_other, config.block_own)[:: 1 if config.by_keys else -1]
-            for _, config in chosen
-        ]
-        self.queries, self.keys = (
-            padded(extent, max(each))
-            for extent, each in zip((p.queries, p.keys), zip(*steps, strict=True), strict=True)
-        )
-        self._room("stats", (p.batch, p.rows, p.heads, *stats_shape(self.queries)))
+        configs = [config for _, config in chosen]
+        query_tiles = [c.block_other if c.by_keys else c.block_own for c in configs]
+        key_tiles = [c.block_own if c.by_keys else c.block_other for c in configs]
+        self.query_positions = padded(p.queries, max(query_tiles))
+        self.key_positions = padded(p.keys, max(key_tiles))
+        self._room("stats", (p.batch, p.rows, p.heads, *stats_shape(self.query_positions)))
         self._queue_delta()
-        if any(config.mask for _, config in chosen):
-            self._room("key_bias", (p.batch, p.rows, self.keys))
+        if any(config.mask for config in configs):
+            self._room("key_bias", (p.batch, p.rows, self.key_positions))
             self._queue_key_bias()
         for side, (kernel, config) in zip(sides, chosen, strict=True):
             self._queue_side(side, kernel, config)
@@ -217,10 +213,11 @@ class _Maker:
         by_keys = side.side == "keys"
         sums = "mask_sums" if by_keys else "pair_sums"
         if side.sums and by_keys:
-            self._room(sums, (p.batch, p.rows, p.heads, self.keys))
+            self._room(sums, (p.batch, p.rows, p.heads, self.key_positions))
         elif side.sums:
             chunks = config.chunks_of(side, groups)
-            self._room(sums, (chunks, p.batch, p.heads, self.queries, self.keys))
+            shape = (chunks, p.batch, p.heads, self.query_positions, self.key_positions)
+            self._room(sums, shape)
         arrays = {
             "q": "q",
             "k": "k",
@@ -252,7 +249,7 @@ class _Maker:
         values = attention_delta_sm70.parameters(
             config, **{name: self.views[name] for name in names}
         )
-        grid = config.grid(p.batch, p.rows, p.heads, self.queries)
+        grid = config.grid(p.batch, p.rows, p.heads, self.query_positions)
         self._queue_small(attention_delta_sm70, config, grid, names, values)
 
     def _queue_key_bias(self) -> None:
@@ -266,7 +263,7 @@ class _Maker:
             bias_scale=float(scale_fields(self.scale, p.dtype)["bias_scale"]),
             mask_bias=self.views["mask_bias"] if has_mask else None,
         )
-        grid = config.grid(p.batch, p.rows, self.keys)
+        grid = config.grid(p.batch, p.rows, self.key_positions)
         names = ("mask_bias" if has_mask else "", "key_bias")
         self._queue_small(key_bias_sm70, config, grid, names, values)
 

@@ -180,7 +180,7 @@ def needs_mask(c: SideConfig, block_other: int, problem: Problem) -> bool:
 
 
 def parameters(
-    config: "Tiling",
+    config: Tiling,
     problem: Problem,
     groups: int,
     *,
@@ -260,7 +260,7 @@ def parameters(
 # -- The estimate of time --------------------------------------------------------------------------
 
 
-def cost(config: "Tiling", speed: float, problem: Problem, arch: Architecture) -> float:
+def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
     """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
     rate, as for the forward pass.
     """
