@@ -3,12 +3,15 @@ what lies between them.
 
 A plan runs up to six kernels: what backward needs of every query (`attention_delta_sm70`), the
 biases of keys (`key_bias_sm70`), the two sides of the scores (one of `RUNGS` each), and the last
-sums of the gradients of the biases (`partial_sums_sm70`). A call that was made before with arrays
-of the same shapes, strides and types finds its plan; see `cuevo.plans`.
+sums of the gradients of the biases (`partial_sums_sm70`). The two sides do not need each other: a
+device has both at the same time, the queries' on a stream beside the caller's. A call that was made
+before with arrays of the same shapes, strides and types finds its plan; see `cuevo.plans`.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from struct import Struct
 from typing import Any, Protocol
 
@@ -130,6 +133,11 @@ class _Step:
     launch: Launch
     names: tuple[str, ...]
 
+    def run(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Queue it, with the arrays at these addresses."""
+        pointers = tuple(addresses.get(name, 0) for name in self.names)
+        self.launch(pointers, self.launch.constants, stream)
+
 
 class _Maker:
     """Fills a plan with the launches of a problem that is not empty."""
@@ -143,6 +151,8 @@ class _Maker:
         config: Mapping[str, Settings],
     ) -> None:
         self.plan = plan
+        self.steps = plan.before
+        """Where launches go."""
         self.problem = problem
         self.scale = scale
         self.config = config
@@ -175,11 +185,10 @@ class _Maker:
             self._room("key_bias", (p.batch, p.rows, self.key_positions))
             self._queue_key_bias()
         for side, (kernel, config) in zip(sides, chosen, strict=True):
+            self.steps = self.plan.sides.setdefault(side.side, [])
             self._queue_side(side, kernel, config)
-        if "mask_bias" in results:
-            self._queue_sums("mask_bias", "mask_sums")
-        if "pair_bias" in results:
-            self._queue_sums("pair_bias", "pair_sums")
+            if side.sums:
+                self._queue_sums("mask_bias" if config.by_keys else "pair_bias")
 
     def _side(self, side: str, **wanted: Any) -> Side:
         fields = {name: getattr(self.problem, name) for name in Problem.__dataclass_fields__}
@@ -204,7 +213,7 @@ class _Maker:
         pointers = Struct(f"<{len(names)}Q")
         launch = Launch(loaded, config, grid, pointers)
         launch.constants = load_header().kernels[kernel.NAME].pack(values)[pointers.size :]
-        self.plan.steps.append(_Step(launch, names))
+        self.steps.append(_Step(launch, names))
 
     def _queue_side(self, side: Side, kernel: _Rung, config: _Config) -> None:
         p, settings = self.problem, self.config.get(side.side)
@@ -267,8 +276,9 @@ class _Maker:
         names = ("mask_bias" if has_mask else "", "key_bias")
         self._queue_small(key_bias_sm70, config, grid, names, values)
 
-    def _queue_sums(self, bias: str, room: str) -> None:
+    def _queue_sums(self, bias: str) -> None:
         """The gradient of a bias from the sums that a side has left."""
+        room = bias.replace("bias", "sums")
         p, sums, result = self.problem, self.views[room], self.views["d" + bias]
         if room == "mask_sums":
             shape = (p.batch * p.rows, p.heads, 1, p.keys)
@@ -293,8 +303,11 @@ class Plan:
     """
     results: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
     """Shape and type of each gradient that is wanted and can be."""
-    steps: list[_Step] = field(default_factory=list)
-    """Launches, in order; none where the problem is empty: then the gradients are 0."""
+    before: list[_Step] = field(default_factory=list)
+    """Launches for what both sides need; none where the problem is empty: then the gradients are 0.
+    """
+    sides: dict[str, list[_Step]] = field(default_factory=dict)
+    """Those of a side, in order."""
     rooms: dict[str, tuple[int, ArrayView]] = field(default_factory=dict)
     """Arrays in the workspace: where they begin in it, and what they are."""
     workspace_bytes: int = 0
@@ -313,7 +326,7 @@ class Plan:
             name: targets.get(name) or place.empty(shape, dtype, queue)
             for name, (shape, dtype) in self.results.items()
         }
-        if not self.steps:
+        if not self.before:
             for result in made.values():
                 place.fill(view(result, stream=handle), 0.0, handle)
             return tuple(made.get(name) for name in GRADS)
@@ -321,17 +334,25 @@ class Plan:
             addresses["d" + name] = result.pointer
         if workspace is None:
             with place.scratch(self.workspace_bytes, handle, "what lies between kernels") as taken:
-                self._launch(addresses, taken, handle)
+                self._launch(place, addresses, taken, handle)
         else:
-            self._launch(addresses, workspace, handle)
+            with place.context.current():
+                self._launch(place, addresses, workspace, handle)
         return tuple(made.get(name) for name in GRADS)
 
-    def _launch(self, addresses: dict[str, int], workspace: int, handle: int) -> None:
+    def _launch(
+        self, place: DriverExecutor, addresses: dict[str, int], workspace: int, handle: int
+    ) -> None:
         for name, (start, _) in self.rooms.items():
             addresses[name] = workspace + start
-        for step in self.steps:
-            launch = step.launch
-            launch(tuple(addresses.get(name, 0) for name in step.names), launch.constants, handle)
+        for step in self.before:
+            step.run(addresses, handle)
+        both = len(self.sides) > 1
+        with place.branch(handle).forked() if both else nullcontext(handle) as beside:
+            # The queries' threadblocks, which live long, go first: those of keys fill what is left.
+            for steps, stream in zip(self.sides.values(), (beside, handle), strict=False):
+                for step in steps:
+                    step.run(addresses, stream)
 
     def run_on_cpu(
         self, operands: dict[str, ArrayView], targets: Mapping[str, ArrayView], workspace: Any
@@ -343,7 +364,7 @@ class Plan:
         }
         for result in made.values():
             result[...] = 0
-        if self.steps:
+        if self.before:
             # Marked read-only, so that the executor reports a kernel that writes to its inputs.
             views = {name: replace(x, readonly=True) for name, x in operands.items()}
             views |= {"d" + name: view(x) for name, x in made.items()}
@@ -351,7 +372,7 @@ class Plan:
             for name, (start, array) in self.rooms.items():
                 room = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
                 views[name] = view(room)
-            for step in self.steps:
+            for step in chain(self.before, *self.sides.values()):
                 buffers = [views[name] for name in step.names if name]
                 pointers = tuple(views[name].pointer if name else 0 for name in step.names)
                 step.launch(pointers, step.launch.constants, LEGACY_DEFAULT, buffers)

@@ -28,6 +28,7 @@ from cuda.core import (
 
 from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
 from cuevo.assemble import assemble
+from cuevo.branch import Branch
 from cuevo.context import check, primary_context, relaxed_capture
 from cuevo.devices import DeviceInfo, devices, require_device, why_none
 from cuevo.errors import DriverError
@@ -57,6 +58,15 @@ class _Borrowed:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return self._protocol
+
+
+class _Branches(threading.local):
+    """A thread's branches, by the streams that they are beside."""
+
+    KEPT = 32
+
+    def __init__(self) -> None:
+        self.beside: dict[int, Branch] = {}
 
 
 class CapturedGraph:
@@ -102,6 +112,7 @@ class DriverExecutor:
             LEGACY_DEFAULT: LEGACY_DEFAULT_STREAM,
             PER_THREAD_DEFAULT: PER_THREAD_DEFAULT_STREAM,
         }
+        self._branches = _Branches()
         # The device's current pool. cuda.core lets it keep freed memory, where the driver would
         # give it back at each synchronization and have to map it anew for the next call.
         with self.context.current():
@@ -162,6 +173,21 @@ class DriverExecutor:
                 return device.create_stream(borrowed)
             except Exception as error:
                 raise DriverError(f"making a stream on {self.name}: {error}") from error
+
+    def branch(self, stream: int) -> Branch:
+        """This thread's second stream beside `stream`, a handle."""
+        beside = self._branches.beside
+        branch = beside.get(stream)
+        if branch is None:
+            if len(beside) >= _Branches.KEPT:
+                beside.clear()
+            doing = f"making a second stream beside {stream:#x} of {self.name}"
+            with self.context.current(), relaxed_capture(doing):
+                try:
+                    branch = beside[stream] = Branch(stream, self.info.ordinal)
+                except Exception as error:
+                    raise DriverError(f"{doing}: {error}") from error
+        return branch
 
     def record_event(self, stream: object = None) -> Event:
         """An event after the work that `stream` has now. ``later - earlier`` is in milliseconds."""

@@ -244,7 +244,7 @@ def test_torch_streams(executor: DriverExecutor, how: str) -> None:
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(200_000_000)
         for key, x in call.items():
             if isinstance(x, torch.Tensor):
                 late[key].copy_(x)

@@ -1,6 +1,7 @@
 """The contenders in backward: cuevo, and every other implementation that can be imported.
 
-Only backward is timed: forward, with its graph, is done where the inputs are prepared.
+Only backward is timed: forward, with its graph, is done where the inputs are prepared. Every peer
+has its leaves and dout in the layout that its kernels take, so that nothing is copied for it.
 """
 
 from __future__ import annotations
@@ -164,24 +165,30 @@ def _named(result: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(GRADIENTS["pair"], result, strict=False))
 
 
+def _named_heads_last(result: Sequence[Any]) -> dict[str, Any]:
+    """`_named` of gradients [N, H, L, D] and, where there is a fourth, [H, L, L]."""
+    *tensors, pair_bias = [*result, None] if len(result) == 3 else result
+    named = _named([heads_last(x) for x in tensors])
+    return named if pair_bias is None else {**named, "pair_bias": pair_bias[None, None]}
+
+
 def _sdpa(backend_name: str, biases: str, name: str) -> Contender:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     def prepare(inputs: Inputs) -> Call:
-        leaves = [_leaf(x) for x in (inputs.q, inputs.k, inputs.v)]
+        # Views: [N, L, H, D] in memory is what these kernels take as it is.
+        q, k, v = leaves = [_leaf(heads_first(x)) for x in (inputs.q, inputs.k, inputs.v)]
         mask = None
-        q, k, v = map(heads_first, leaves)
         if biases != "none":
-            leaves.append(_leaf(inputs.pair_bias))
-            heads, length = inputs.pair_bias.shape[2:4]
-            mask = leaves[-1][0].expand(q.shape[0], heads, length, length)
+            leaves.append(_leaf(inputs.pair_bias[0, 0]))
+            mask = leaves[-1].expand(q.shape[0], *leaves[-1].shape)
         with sdpa_kernel(backend):
             out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return _gradients(heads_last(out), leaves, inputs.dout)
+        return _gradients(out, leaves, heads_first(inputs.dout))
 
     backend = getattr(SDPBackend, backend_name)
-    return Contender(name, biases, prepare, _named, gradients=biases)
+    return Contender(name, biases, prepare, _named_heads_last, gradients=biases)
 
 
 def _flex(biases: str, gradients: str, asked: Collection[Workload], name: str) -> Contender:
@@ -207,26 +214,30 @@ def _flex(biases: str, gradients: str, asked: Collection[Workload], name: str) -
         config.donated_buffer = False
 
     def prepare(inputs: Inputs) -> Call:
-        leaves = [_leaf(x) for x in (inputs.q, inputs.k, inputs.v)]
+        # [N, H, L, D], contiguous: it copies what is not.
+        q, k, v, dout = (
+            heads_first(x).contiguous() for x in (inputs.q, inputs.k, inputs.v, inputs.dout)
+        )
+        leaves = [_leaf(x) for x in (q, k, v)]
         pair_bias, mask_bias = inputs.pair_bias[0, 0], inputs.mask_bias[0, :, 0, 0]
         if gradients == "pair":
             pair_bias = _leaf(pair_bias)
             leaves.append(pair_bias)
-        out = compiled(*map(heads_first, leaves[:3]), pair_bias, mask_bias)
-        return _gradients(heads_last(out), leaves, inputs.dout)
-
-    def by_name(result: Sequence[Any]) -> dict[str, Any]:
-        named = _named(result)
-        if "pair_bias" in named:
-            named["pair_bias"] = named["pair_bias"][None, None]
-        return named
+        out = compiled(*leaves[:3], pair_bias, mask_bias)
+        return _gradients(out, leaves, dout)
 
     def refuses(workload: Workload) -> str:
         known = workload in COMPILED or workload in asked
         return "" if known else "takes long to compile: only where --workload names it"
 
     return Contender(
-        name, biases, prepare, by_name, refuses=refuses, start=start, gradients=gradients
+        name,
+        biases,
+        prepare,
+        _named_heads_last,
+        refuses=refuses,
+        start=start,
+        gradients=gradients,
     )
 
 

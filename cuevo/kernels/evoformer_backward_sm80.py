@@ -216,8 +216,9 @@ class Config(SideConfig):
 
     @property
     def stage_bytes(self) -> int:
-        """Of a stage."""
-        return self.values_at + self.other_rows * self.value_bytes
+        """Of a stage, which has room for a result, too."""
+        operands = self.values_at + self.other_rows * self.value_bytes
+        return max(operands, self.own_rows * self.row_bytes)
 
     @property
     def meeting_at(self) -> int:

@@ -166,6 +166,19 @@ def test_rows_in_groups_and_chunks(rows: tuple[int, int], groups: int) -> None:
     run(MANY, "queries", settings, groups)
 
 
+@pytest.mark.parametrize("tiles", [1, 3], ids="{} tiles of what is walked".format)
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("in_registers", [False, True], ids=["shared", "registers"])
+@pytest.mark.parametrize("side", ["keys", "queries"])
+def test_a_group_is_copied_while_the_results_of_another_are_stored(
+    side: str, in_registers: bool, stages: int, tiles: int
+) -> None:
+    """5 rows in chunks of 3 and 2; the results go through the one stage that no copy is for."""
+    settings = TILING | dict(stages=stages, own_in_registers=in_registers)
+    case = replace(WIDE, queries=32 * tiles - 5, keys=32 * tiles - 3)
+    run(case, side, settings, groups=3)
+
+
 @pytest.mark.parametrize("block_rows", [1, 2, 4])
 def test_sums_shared_by_warps_over_several_tiles_of_keys(block_rows: int) -> None:
     """More stages and steps than the sums take turns in, and rows n summed over two laps."""
