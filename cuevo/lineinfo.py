@@ -57,6 +57,9 @@ _TOKEN = re.compile(
     re.X,
 )
 
+_STATEMENT = re.compile(r"[ \t]*([.@\w$%])(?:[^;:\"/]|::)*;[ \t]*(?://.*)?")
+"""A line that is one statement, and has no label."""
+
 
 def _instruction_lines(text: Sequence[str]) -> Iterator[bool]:
     """For each line: whether the first statement that begins on it is an instruction of a function
@@ -68,6 +71,11 @@ def _instruction_lines(text: Sequence[str]) -> Iterator[bool]:
     depth = 0  # open blocks; 0 outside of functions
     statement: list[str] | None = None  # words of the statement that is under way
     for line in text:
+        if depth > 0 and statement is None and not in_comment:
+            whole = _STATEMENT.fullmatch(line)
+            if whole is not None:
+                yield whole[1] != "."
+                continue
         instruction: bool | None = False if statement else None
         position = 0
         while position < len(line):

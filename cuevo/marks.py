@@ -9,6 +9,7 @@ into a mark.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import jinja2
 from jinja2.ext import Extension
@@ -152,9 +153,13 @@ def word(value: object) -> str:
 def block(value: object, margin: str) -> str:
     """A value alone on its line: its lines, moved together until the leftmost is at `margin`."""
     lines = _text(value).split("\n")
-    widths = [len(bare) - len(bare.lstrip()) for line in lines if (bare := _bare(line)).strip()]
+    bare = list(map(_bare, lines))
+    visible = [each.lstrip() for each in bare]
+    widths = [len(whole) - len(rest) for whole, rest in zip(bare, visible, strict=True) if rest]
     common = min(widths, default=0)
-    return "\n".join(margin + line[common:] if _bare(line).strip() else line for line in lines)
+    return "\n".join(
+        margin + line[common:] if rest else line for line, rest in zip(lines, visible, strict=True)
+    )
 
 
 def _text(value: object) -> str:
@@ -166,7 +171,9 @@ def _text(value: object) -> str:
 
 
 def _bare(line: str) -> str:
-    return _MARK.sub("", line)
+    head, mark, rest = line.partition(_BEGIN)
+    # Mostly there is one, at the end.
+    return head if not mark or rest.find(_END) == len(rest) - 1 else _MARK.sub("", line)
 
 
 # -- After rendering -------------------------------------------------------------------------------
@@ -194,9 +201,14 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
 
 def _owner(line: str) -> SourceLine | None:
     """The line that wrote the last visible character: the first mark behind this one."""
-    owner, begin = None, len(line)
+    first, begin = None, len(line)
     for mark in reversed(list(_MARK.finditer(line))):
-        if owner is not None and line[mark.end() : begin].strip():
+        if first is not None and line[mark.end() : begin].strip():
             break
-        owner, begin = SourceLine(f"ptx/{mark[1]}", int(mark[2])), mark.start()
-    return owner
+        first, begin = mark, mark.start()
+    return None if first is None else _origin(first[1], first[2])
+
+
+@lru_cache(maxsize=4096)
+def _origin(file: str, line: str) -> SourceLine:
+    return SourceLine(f"ptx/{file}", int(line))

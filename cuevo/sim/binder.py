@@ -60,14 +60,15 @@ class Binder:
 
         `wider` admits a register wider than the type, as the operands of ld, st and cvt may be.
         """
-        match operand:
-            case RegisterOperand(register, negated):
+        if isinstance(operand, RegisterOperand):
+            register = operand.register
+            if register.type is not scalar:
                 self._check_type(register.type, scalar, register.name, wider)
-                self.reads.add(register.slot)
-                if negated:
-                    raise self.refusal(f"!{register.name} cannot stand here")
-                raw = self.machine.register(register)
-                return _low_part(raw, scalar.dtype)
+            self.reads.add(register.slot)
+            if operand.negated:
+                raise self.refusal(f"!{register.name} cannot stand here")
+            return _low_part(self.machine.register(register), scalar.dtype)
+        match operand:
             case SpecialOperand(name):
                 if scalar.bits != 32 or scalar.kind == "f":
                     raise self.refusal(f"{name} is a 32-bit integer")
@@ -88,7 +89,9 @@ class Binder:
 
     def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
         """Like `source`, with constants spread over all lanes."""
-        return np.broadcast_to(self.source(operand, scalar), self.machine.shape)
+        array = self.source(operand, scalar)
+        shape = self.machine.shape
+        return array if array.shape == shape else np.broadcast_to(array, shape)
 
     def predicate(self, operand: Operand) -> Callable[[], AnyArray]:
         """A predicate source, which may be negated."""
@@ -143,12 +146,13 @@ class Binder:
         if not isinstance(operand, RegisterOperand) or operand.negated:
             raise self.refusal(f"the destination of {self.instruction.opcode} must be a register")
         register = operand.register
-        self._check_type(register.type, scalar, register.name, wider)
+        if register.type is not scalar:
+            self._check_type(register.type, scalar, register.name, wider)
         self.writes.add(register.slot)
         raw = self.machine.register(register)
         if wider and register.type.bits > scalar.bits:
             return raw
-        return raw.view(scalar.dtype) if scalar.kind != "p" else raw
+        return raw if raw.dtype is scalar.dtype else raw.view(scalar.dtype)
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand]:
         """The two destinations of ``p|q``; the second one is a sink if it is missing."""
@@ -202,6 +206,8 @@ class Binder:
 
 def _low_part(raw: AnyArray, dtype: AnyDType) -> AnyArray:
     """The low bits of each element, in place (a strided view where the register is wider)."""
+    if raw.dtype is dtype:
+        return raw
     if dtype == np.bool_ or raw.dtype.itemsize == dtype.itemsize:
         return raw.view(dtype)
     parts = raw.dtype.itemsize // dtype.itemsize

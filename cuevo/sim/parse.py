@@ -50,6 +50,8 @@ _PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
         "%": lambda a, b: a - b * (int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)),
     },
 ]
+_ENDS = frozenset(",;]})>")
+"""What may follow an operand that is no expression."""
 
 
 def parse(text: str) -> Module:
@@ -63,6 +65,8 @@ class _Parser:
     def __init__(self, stream: list[Token]) -> None:
         self._tokens = stream
         self._next = 0
+        self._token = stream[0]
+        """The next one, at position `_next`."""
         # Innermost scope last; the first one is the module's.
         self._scopes: list[dict[str, Register | Variable]] = [{}]
         self._scope_path: tuple[int, ...] = ()
@@ -70,21 +74,21 @@ class _Parser:
         self._module_shared: list[Variable] = []
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self._branches: list[tuple[int, tuple[int, ...]]] = []
+        self._operands: dict[int, RegisterOperand] = {}
+        """Operands that are a register of the present function, by slot."""
 
     # -- Tokens -----------------------------------------------------------------------------------
 
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._next]
-
     def _take(self) -> Token:
-        token = self._tokens[self._next]
-        self._next += token.kind != "end"
+        token = self._token
+        if token.kind != "end":
+            self._next += 1
+            self._token = self._tokens[self._next]
         return token
 
     def _accept(self, text: str) -> bool:
         if self._token.text == text and self._token.kind != "string":
-            self._next += 1
+            self._take()
             return True
         return False
 
@@ -142,6 +146,7 @@ class _Parser:
         function = Function(self._kind("word").text, line, shared=list(self._module_shared))
         self._labels.clear()
         self._branches.clear()
+        self._operands.clear()
         self._scopes.append({})
         if self._accept("("):
             while not self._accept(")"):
@@ -260,7 +265,9 @@ class _Parser:
         """The statements up to the closing brace."""
         while not self._accept("}"):
             token = self._token
-            if token.kind == "directive":
+            if token.kind == "location":
+                self._take()
+            elif token.kind == "directive":
                 self._directive(function)
             elif self._accept("{"):
                 self._scope_count += 1
@@ -270,7 +277,8 @@ class _Parser:
                 self._scope_path = self._scope_path[:-1]
                 self._scopes.pop()
             elif token.kind == "word" and self._tokens[self._next + 1].text == ":":
-                self._next += 2
+                self._take()
+                self._take()
                 key = (self._scope_path, token.text)
                 if key in self._labels:
                     raise PtxError(token.line, f"the label {token.text!r} is there twice")
@@ -330,6 +338,12 @@ class _Parser:
             raise PtxError(token.line, f"{token.text!r} is no predicate")
         return RegisterOperand(register, negated)
 
+    def _register_operand(self, register: Register) -> RegisterOperand:
+        operand = self._operands.get(register.slot)
+        if operand is None:
+            operand = self._operands[register.slot] = RegisterOperand(register)
+        return operand
+
     def _operand(self) -> Operand:
         if self._accept("["):
             return self._address()
@@ -349,21 +363,22 @@ class _Parser:
 
     def _scalar(self) -> ScalarOperand:
         token = self._token
-        if self._accept("!"):
-            return self._predicate(self._kind("word"), True)
-        if self._accept("_"):
-            return SinkOperand()
         if token.kind == "word":
             self._take()
+            if token.text == "_":
+                return SinkOperand()
             if token.text in SPECIAL_REGISTERS:
                 return SpecialOperand(token.text)
             found = self._lookup(token)
             if isinstance(found, Register):
-                return RegisterOperand(found)
+                return self._register_operand(found)
             return SymbolOperand(found, self._offset())
+        if self._accept("!"):
+            return self._predicate(self._kind("word"), True)
         negative = token.text == "-" and self._tokens[self._next + 1].kind == "float"
         if negative or token.kind == "float":
-            self._next += negative
+            if negative:
+                self._take()
             literal = _float_literal(self._take())
             return literal if not negative else _negated(literal)
         return IntegerOperand(self._constant())
@@ -381,7 +396,10 @@ class _Parser:
         if self._token.kind == "word":
             token = self._take()
             found = self._lookup(token)
-            base = RegisterOperand(found) if isinstance(found, Register) else SymbolOperand(found)
+            if isinstance(found, Register):
+                base = self._register_operand(found)
+            else:
+                base = SymbolOperand(found)
             offset = self._offset()
         else:
             offset = self._constant()
@@ -395,6 +413,8 @@ class _Parser:
 
     def _binary(self, level: int) -> int:
         if level == len(_PRECEDENCE):
+            return self._unary()
+        if self._token.kind == "integer" and self._tokens[self._next + 1].text in _ENDS:
             return self._unary()
         value = self._binary(level + 1)
         while self._token.text in _PRECEDENCE[level]:

@@ -39,6 +39,7 @@ class Program:
         self.function = function
         self.arch = arch
         probe = Machine(function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
+        self._forms: dict[str, tuple[Form, Modifiers]] = {}
         self.operations = [
             self._operation(instruction, probe) for instruction in function.instructions
         ]
@@ -82,7 +83,10 @@ class Program:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _operation(self, instruction: Instruction, probe: Machine) -> Operation:
-        form, modifiers = find(instruction, self.arch)
+        found = self._forms.get(instruction.opcode)
+        if found is None:
+            found = self._forms[instruction.opcode] = find(instruction, self.arch)
+        form, modifiers = found
         binder = Binder(probe, instruction, self.arch)
         form.bind(binder, modifiers)
         reads = binder.reads
