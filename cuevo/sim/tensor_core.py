@@ -35,6 +35,8 @@ _NOT_FINITE = 4000
 # are far below the last bit kept, and 2^(F - e), 2^(e - F) are normal numbers. Results are normal
 # or on the subnormal grid.
 _LOWEST, _HIGHEST = -90, 120
+_MOST_AT_ONCE = 16384
+"""Products; beyond, they would leave the first cache."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,14 @@ def _one_block(
     ec = _accumulator_exponents(c)
     if not finite or int(ec.max()) >= _NOT_FINITE:
         return _with_specials(a, b, ea, eb, c, ec, fraction)
-    largest = ec.copy()
-    exponent = np.empty_like(largest)
-    for k in range(a.shape[1]):
-        np.add(ea[:, k, None], eb[None, k], out=exponent)
-        np.maximum(largest, exponent, out=largest)
+    if _at_once(c, a.shape[1]):
+        largest = np.maximum(ec, (ea[:, :, None] + eb[None]).max(axis=1))
+    else:
+        largest = ec.copy()
+        exponent = np.empty_like(largest)
+        for k in range(a.shape[1]):
+            np.add(ea[:, k, None], eb[None, k], out=exponent)
+            np.maximum(largest, exponent, out=largest)
     low, high = int(largest.min()), int(largest.max())
     if low < _NO_TERM:
         # Nothing but zeros: any exponent gives the right result.
@@ -122,6 +127,11 @@ def _one_block(
     return _narrow_sum(a, b, c, largest, fraction)
 
 
+def _at_once(c: AnyArray, terms: int) -> bool:
+    """Whether an array with every product is so small that a loop over k would take longer."""
+    return c.size * terms <= _MOST_AT_ONCE
+
+
 def _narrow_sum(
     a: AnyArray, b: AnyArray, c: AnyArray, largest: AnyArray, fraction: int
 ) -> AnyArray:
@@ -130,18 +140,23 @@ def _narrow_sum(
     # Scaled c is below 2^(F+1), a product below 2^(F+2).
     term = c * scale
     total = term.astype(np.int32)
-    integer = np.empty_like(total)
-    wide: AnyArray | None = None
-    for k in range(a.shape[1]):
-        if k == 8:
-            # More than 8 products of F = 25 can pass 2^31: carry on in a second sum.
-            wide = total.astype(np.float64)
-            total.fill(0)
-        np.multiply(a[:, k, None], b[None, k], out=term)
-        np.multiply(term, scale, out=term)
-        np.copyto(integer, term, casting="unsafe")
-        np.add(total, integer, out=total)
-    exact = total.astype(np.float64) if wide is None else np.add(wide, total, out=wide)
+    if _at_once(c, a.shape[1]):
+        terms = a[:, :, None] * b[None]
+        np.multiply(terms, scale[:, None], out=terms)
+        exact = (total + terms.astype(np.int32).sum(axis=1, dtype=np.int64)).astype(np.float64)
+    else:
+        integer = np.empty_like(total)
+        wide: AnyArray | None = None
+        for k in range(a.shape[1]):
+            if k == 8:
+                # More than 8 products of F = 25 can pass 2^31: carry on in a second sum.
+                wide = total.astype(np.float64)
+                total.fill(0)
+            np.multiply(a[:, k, None], b[None, k], out=term)
+            np.multiply(term, scale, out=term)
+            np.copyto(integer, term, casting="unsafe")
+            np.add(total, integer, out=total)
+        exact = total.astype(np.float64) if wide is None else np.add(wide, total, out=wide)
     # Toward zero to 24 significant bits; then the power of two is exact, or overflows to infinity.
     bits = exact.view(np.int64)
     np.bitwise_and(bits, ~np.int64((1 << 29) - 1), out=bits)
