@@ -1,5 +1,6 @@
 """Fixtures of all tests; gpu tests are skipped, with the reason, where there is no GPU."""
 
+import gc
 import os
 import struct
 from collections.abc import Callable
@@ -8,13 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuevo.attention import _plans as attention_plans
+from cuevo.attention_backward import _plans as gradient_plans
 from cuevo.devices import devices, why_none
+from cuevo.gemm import _plans as product_plans
 from cuevo.header import parse_header
 from cuevo.lineinfo import SourceLine
 from cuevo.template import RenderedKernel
 
 # JAX would take three quarters of the device's memory when it starts.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+PLANS = (attention_plans, gradient_plans, product_plans)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +29,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skip = pytest.mark.skip(reason=f"no GPU: {why_none().partition(': ')[0]}")
         for item in on_gpu:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """The CPU executor makes many objects that stay: Python's collector looks at them seldom, and
+    never again at those of the collection of tests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 5, 5)
+
+
+def pytest_runtest_teardown() -> None:
+    """A plan keeps its executor and kernels, which are megabytes each on the CPU executor."""
+    for plans in PLANS:
+        if len(plans) > 16:
+            plans.clear()
 
 
 _HEADER = """
