@@ -4,6 +4,7 @@ Each property is drawn from a deck, which is shuffled and dealt to its end befor
 again: no luck is needed for a layout, a length or a head dim to come up, and any two may meet.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -136,6 +137,8 @@ CASES = tuple(sweep())
 
 # -- For the rungs below sm_80 ---------------------------------------------------------------------
 
+WHOLE = os.environ.get("CUEVO_WHOLE_SWEEPS", "") == "1"
+"""Whether rungs below sm_80 get all cases of a sweep: a run of the tests takes a sample of them."""
 TRAITS = (
     *("head_dim", "values", "layout", "mask", "pair", "mask_layout", "pair_layout", "scale"),
     *("shape", "batch", "rows", "heads"),
@@ -151,7 +154,7 @@ def in_half_precision(case: C) -> C:
 
 def covering(found: Sequence[C], arch: str, names: Sequence[str] = TRAITS) -> Iterator[C]:
     """Some of the cases, such that whatever one of them has is there; layouts of biases that a case
-    has not do not count.
+    has not do not count. All of them if `WHOLE`.
     """
 
     def traits(case: C) -> set[tuple[str, object]]:
@@ -160,7 +163,7 @@ def covering(found: Sequence[C], arch: str, names: Sequence[str] = TRAITS) -> It
 
     missing = set().union(*map(traits, found))
     for case in found:
-        if traits(case) & missing:
+        if WHOLE or traits(case) & missing:
             missing -= traits(case)
             yield replace(case, arch=arch)
 

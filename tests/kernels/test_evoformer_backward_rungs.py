@@ -14,7 +14,7 @@ from typing import Any
 
 import backward_cases as cases
 import pytest
-from attention_sweep import TRAITS, covering, in_half_precision
+from attention_sweep import TRAITS, WHOLE, covering, in_half_precision
 from backward_calls import KEYS_GRADS, OPERANDS, QUERIES_GRADS, arguments, named, sides
 from backward_cases import GRAD_LAYOUTS, GRADS, BackwardCase
 from backward_sweep import CASES, name
@@ -102,7 +102,8 @@ HALVES = tuple(map(in_half_precision, CASES))
 LIGHT = tuple(
     case
     for case in HALVES
-    if case.batch * case.rows * case.heads * case.queries * case.keys * case.head_dim <= 1_000_000
+    if WHOLE
+    or case.batch * case.rows * case.heads * case.queries * case.keys * case.head_dim <= 1_000_000
 )
 """What a rung takes half a second for."""
 # Each rung meets others of the cases, enough on its own architecture, some on a newer one. The kind

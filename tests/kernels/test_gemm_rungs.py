@@ -12,6 +12,7 @@ from typing import Any
 import gemm_cases as cases
 import numpy as np
 import pytest
+from attention_sweep import WHOLE as WHOLE_SWEEPS
 from attention_sweep import Deck
 from gemm_cases import Arrays, GemmCase
 from gemm_sweep import CASES as ALL
@@ -116,10 +117,12 @@ def configuration(rung: ModuleType, problem: Problem, arch: str, case: GemmCase)
 
 
 def sweep(arch: str, start: int) -> Iterator[GemmCase]:
-    """Part of the sweep of gemm_sm80 in fp16, each case with the next settings that it can have."""
+    """A quarter of the sweep of gemm_sm80, or the whole, in fp16, each case with the next settings
+    that it can have.
+    """
     rung, rng = RUNGS[arch], np.random.default_rng(start)
     shapes, details, of_whole = (Deck(cards, rng) for cards in (SHAPES, DETAILS, WHOLE))
-    for plain in map(of_halves, ALL[start::4]):
+    for plain in map(of_halves, ALL if WHOLE_SWEEPS else ALL[start::4]):
         whole = not (plain.m % 64 or plain.n % 64 or plain.k % 64)
         views = host_views(cases.make(plain).call(plain), readonly=False)
         problem = cases.problem_of(plain, views)
