@@ -266,10 +266,13 @@ def _digests(found: Iterator[tuple[str, str, dict[str, object]]]) -> dict[str, s
     return {name: render(kernel, values).code_digest[:32] for name, kernel, values in found}
 
 
-def spilling_products(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
-    """As `spilling`, for one architecture, order, kind of epilogue and dtype."""
+def spilling_products(case: tuple[str, int, int, str], step: int = 1) -> tuple[int, int, list[str]]:
+    """As `spilling`, for one architecture, order, kind of epilogue and dtype; of every `step`
+    configurations one, another one with the next order or kind.
+    """
     arch, order, kind, dtype = case
-    return _spilling(gemm_sm80, product_configurations(order, kind, dtype), arch)
+    configs = product_configurations(order, kind, dtype)
+    return _spilling(gemm_sm80, configs[(order + kind) % step :: step], arch)
 
 
 def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:

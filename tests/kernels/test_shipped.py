@@ -186,13 +186,14 @@ def objections(cubin: Cubin, kernel: RenderedKernel) -> list[str]:
 @pytest.mark.parametrize("head_dim", ASSEMBLED)
 @pytest.mark.parametrize("arch", KINDS)
 def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
+    """Every other tiling of a set of biases, the others with the next set or head dim."""
     assembled = 0
     wrong: list[str] = []
     for biases in KINDS[arch]:
         dtype = ("bf16", "f16")[(biases + head_dim // 8) % 2]
-        for config in shipped.configurations(head_dim, dtype, biases):
-            if forward.violations(config, architecture(arch)):
-                continue
+        offered = shipped.configurations(head_dim, dtype, biases)
+        legal = [c for c in offered if not forward.violations(c, architecture(arch))]
+        for config in legal[(biases + head_dim // 8) % 2 :: 2] or legal:
             kernel = render(forward.NAME, forward.values(config))
             cubin = assemble(kernel, arch, cache=None)
             wrong += objections(cubin, kernel)
@@ -207,8 +208,9 @@ def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
 @pytest.mark.parametrize("order", range(len(shipped.ORDERS)))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_no_product_spills(arch: str, order: int) -> None:
+    """Half of them; of a kind that both architectures meet, each the other half."""
     kind = (order + ("sm_80", "sm_90").index(arch)) % len(shipped.PRODUCTS)
-    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"))
+    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"), step=2)
     assert count > 8
     assert not spilt, "\n".join(spilt)
 
