@@ -3,6 +3,7 @@
     python3 tools/bench_gemm.py                               everything
     python3 tools/bench_gemm.py sizes --size 4096,4096,4096   the sizes given, both contenders
     python3 tools/bench_gemm.py sizes --config splits=1       also with changes of the configuration
+    python3 tools/bench_gemm.py sustained                     large products, each contender alone
     python3 tools/bench_gemm.py stages                        2 to 6 stages of one tiling
     python3 tools/bench_gemm.py rmw                           c = a.b + c/2, c prefetched or not
     python3 tools/bench_gemm.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
@@ -10,6 +11,9 @@
 Columns: ms, median device time of a call by events, contenders taking turns on rotating inputs;
 TF/s, 2 M N K operations over it; x, the time over that of the first row; error, the norm of the
 difference to float64 over the norm, on a few rows; host us, host time of a repeated call.
+
+Calls that take turns share their clock, and are over before the device is warm. Under `sustained` a
+contender has it alone, for seconds: at the clock that its power leaves it, printed for each.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from measure import (
     host_microseconds,
     teraflops,
     time_interleaved,
+    time_sustained,
     warm_up,
 )
 from report import ERROR_LIMIT, print_rows, progress
@@ -47,6 +52,7 @@ SIZES = (
     (4000, 4000, 4000),
     (8192, 8192, 8192),
 )
+SUSTAINED_SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
 STAGES_SIZE = (4096, 4096, 4096)
 STAGES_TILING = dict(
     block_m=128, block_n=256, block_k=32, warp_m=64, warp_n=64, min_blocks=1, max_k=0
@@ -68,6 +74,8 @@ class Row:
     relative_error: float
     host_microseconds: float
     configuration: str = ""
+    load: dict[str, str] = field(default_factory=dict)
+    """Clocks and power while it ran alone."""
 
 
 @dataclass
@@ -100,7 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("part", nargs="*", choices=["sizes", "stages", "rmw", []], help="what to measure (all)")
+    add("part", nargs="*", choices=[*PARTS, []], help="what to measure (all)")
     add("--size", action="append", type=size, metavar="M,N,K", help="instead of the usual ones")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of operands and result")
     add("--repeats", type=int, default=REPEATS, metavar="COUNT", help="timed calls of each")
@@ -133,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(f"bench_gemm.py: {error}", file=sys.stderr)
         return 1
-    parts = arguments.part or ["sizes", "stages", "rmw"]
+    parts = arguments.part or list(PARTS)
     record: dict[str, Any] = {
         **circumstances(),
         "device": {**asdict(backend.facts), "backend": backend.name},
@@ -144,10 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("  ".join(f"{name} {version}" for name, version in record["versions"].items()))
     healthy = True
     for part in parts:
-        tables = {"sizes": sizes, "stages": stages, "rmw": read_modify_write}[part]
         record[part] = []
-        for sets, calls, beta in tables(backend, arguments):
-            rows, load = measure(backend, sets, calls, beta, arguments.repeats)
+        for sets, calls, beta in PARTS[part](backend, arguments):
+            repeats = 0 if part == "sustained" else arguments.repeats
+            rows, load = measure(backend, sets, calls, beta, repeats)
             healthy &= all(row.relative_error <= ERROR_LIMIT for row in rows)
             print_size(part, rows, load)
             record[part].append({"under_load": load, "rows": [asdict(row) for row in rows]})
@@ -164,14 +172,26 @@ Calls = dict[str, tuple[list[Any], str]]
 
 def sizes(backend: Backend, arguments: argparse.Namespace) -> Any:
     """Each size: cuBLAS where torch is, cuevo, and cuevo with the changes asked for."""
-    for each in arguments.size or SIZES:
+    return products(backend, arguments, SIZES)
+
+
+def sustained(backend: Backend, arguments: argparse.Namespace) -> Any:
+    """The same of large sizes."""
+    return products(backend, arguments, SUSTAINED_SIZES)
+
+
+def products(
+    backend: Backend, arguments: argparse.Namespace, usual: Sequence[tuple[int, int, int]]
+) -> Any:
+    """Contenders on the sizes asked for, or the usual ones."""
+    for each in arguments.size or usual:
         sets = Sets.on(backend, each, arguments.dtype)
         calls: Calls = {}
         if backend.name == "torch":
             import torch
 
-            products = zip(sets.a, sets.b, sets.c, strict=True)
-            plain = [partial(torch.matmul, a[0], b[0], out=c[0]) for a, b, c in products]
+            arrays = zip(sets.a, sets.b, sets.c, strict=True)
+            plain = [partial(torch.matmul, a[0], b[0], out=c[0]) for a, b, c in arrays]
             calls["cuBLAS"] = (plain, "")
         for number, label in enumerate(("", *arguments.config)):
             calls[f"cuevo {number or ''}".strip()] = cuevo_calls(sets, changes(label))
@@ -197,6 +217,14 @@ def read_modify_write(backend: Backend, arguments: argparse.Namespace) -> Any:
             for where in PREFETCHES
         }
         yield sets, calls, 0.5
+
+
+PARTS = {
+    "sizes": sizes,
+    "sustained": sustained,
+    "stages": stages,
+    "rmw": read_modify_write,
+}
 
 
 def changes(label: str) -> dict[str, Any] | None:
@@ -225,7 +253,9 @@ def cuevo_calls(
 def measure(
     backend: Backend, sets: Sets, calls: Calls, beta: float, repeats: int
 ) -> tuple[list[Row], dict[str, str]]:
-    """A row for each contender, and clocks and power under load."""
+    """A row for each contender, and clocks and power under load; repeats = 0: one alone at a time,
+    with its own load in its row.
+    """
     m, n, k = sets.size
     every, some = slice(None), spread(m, CHECKED_ROWS)
     product = backend.slices(sets.a[0], some, every) @ backend.slices(sets.b[0], every, every)
@@ -238,16 +268,25 @@ def measure(
         entrants[name] = Entrant(each)
         warm_up(entrants[name], backend)
     readings: list[ClockReading] = []
-    times = time_interleaved(
-        entrants, backend, repeats, halfway=lambda: readings.append(ClockReading())
-    )
+    own_readings: dict[str, ClockReading] = {}
+    if repeats:
+        times = time_interleaved(
+            entrants, backend, repeats, halfway=lambda: readings.append(ClockReading())
+        )
+    else:
+
+        def read(name: str) -> None:
+            own_readings[name] = ClockReading()
+
+        times = time_sustained(entrants, backend, reading=read)
     first = next(iter(times.values())).median
     rows = []
     for name, entrant in entrants.items():
         median = times[name].median
         own = host_microseconds(entrant, backend, burst_length(median))
         figures = (times[name], teraflops(2 * m * n * k, median), median / first, errors[name], own)
-        rows.append(Row(sets.size, name, *figures, configuration=calls[name][1]))
+        load = own_readings[name].result() if name in own_readings else {}
+        rows.append(Row(sets.size, name, *figures, configuration=calls[name][1], load=load))
     progress("")
     return rows, readings[0].result() if readings else {}
 
@@ -274,6 +313,8 @@ def print_size(part: str, rows: Sequence[Row], load: dict[str, str]) -> None:
     for row in rows:
         if row.configuration:
             print(f"{row.contender}: {row.configuration}")
+        if row.load:
+            print(f"{row.contender} alone: {row.load['clocks.sm']}, {row.load['power.draw']}")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,48 @@ def time_interleaved(
     return {name: Times.of(entrant.samples) for name, entrant in entrants.items()}
 
 
+def time_sustained(
+    entrants: Mapping[str, Entrant],
+    clock: Clock,
+    *,
+    settle: float = 1.0,
+    seconds: float = 0.5,
+    rounds: int = 2,
+    reading: Callable[[str], None] = lambda name: None,
+) -> dict[str, Times]:
+    """Device time of a call of each entrant while it alone keeps the device busy: clocks and power
+    are those that the device settles at.
+
+    In each of the rounds an entrant runs for `settle` seconds that do not count, then for `seconds`
+    that do. A sample is the mean of a burst. `reading` is called with its name in the last round,
+    while it is at work.
+    """
+    for number in range(rounds):
+        for name, entrant in entrants.items():
+            with entrant.context():
+                _run_for(settle, entrant, clock)
+                if number == rounds - 1:
+                    reading(name)
+                entrant.samples += _run_for(seconds, entrant, clock)
+    return {name: Times.of(entrant.samples) for name, entrant in entrants.items()}
+
+
+def _run_for(seconds: float, entrant: Entrant, clock: Clock) -> list[float]:
+    """Milliseconds of a call, a burst after the other; the first, of one call, does not count."""
+    samples: list[float] = []
+    count = 1
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(samples) < 2:
+        start = clock.record()
+        for number in range(count):
+            entrant.calls[number % len(entrant.calls)]()
+        stop = clock.record()
+        clock.synchronize()
+        samples.append(clock.elapsed(start, stop) / count)
+        count = burst_length(samples[-1])
+    return samples[1:]
+
+
 def burst_length(milliseconds: float) -> int:
     """How many calls of that device time to queue at once: about 50 ms of work, 4 to 64 calls.
 

@@ -11,6 +11,7 @@ from measure import (
     host_microseconds,
     teraflops,
     time_interleaved,
+    time_sustained,
     turns,
     warm_up,
 )
@@ -132,3 +133,20 @@ def test_rates():
     share = ex2_share(scores, 1.0, multiprocessors=132, clock_hz=1.98e9)
     assert share == pytest.approx(1e12 / 4.181760e12)
     assert teraflops(4 * scores * 32, 1.0) / share == pytest.approx(535.3, rel=1e-3)
+
+
+def test_alone_everybody_runs_in_bursts_and_is_read_in_the_last_round():
+    clock, log, read = ManualClock(), [], []
+    entrants = {
+        "a": Entrant([clock.takes(10.0, log, "a0"), clock.takes(20.0, log, "a1")]),
+        "b": Entrant([clock.takes(50.0, log, "b")]),
+    }
+    times = time_sustained(
+        entrants, clock, settle=0.0, seconds=0.0, rounds=2, reading=lambda name: read.append(name)
+    )
+    # A burst of one call, then one of 50 ms or 4 calls; both twice, to settle and to count.
+    once = ["a0", *["a0", "a1", "a0", "a1", "a0"]] * 2 + ["b", *["b"] * 4] * 2
+    assert log == once * 2
+    assert (times["a"].median, times["a"].count) == (14.0, 2)
+    assert (times["b"].median, times["b"].count) == (50.0, 2)
+    assert read == ["a", "b"]
