@@ -13,6 +13,7 @@ from cuevo.sim.faults import PtxError
 from cuevo.sim.lex import Token, tokens
 from cuevo.sim.syntax import (
     AddressOperand,
+    CallOperand,
     FloatOperand,
     Function,
     Instruction,
@@ -26,17 +27,22 @@ from cuevo.sim.syntax import (
     ScalarOperand,
     SinkOperand,
     SpecialOperand,
+    Subroutine,
     SymbolOperand,
+    TargetsOperand,
     Variable,
     VectorOperand,
 )
-from cuevo.sim.types import REGISTER_TYPES, TYPES
+from cuevo.sim.types import REGISTER_TYPES, TYPES, ScalarType
 
 SPECIAL_REGISTERS = frozenset(
     [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
-    + ["%laneid", "%warpid", "%nwarpid"]
+    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
     + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
+    + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
+    + ["%dynamic_smem_size", "%total_smem_size"]
 )
+_WARP_SIZE = 32
 
 # Binary operators of constant expressions, loosest first.
 _PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
@@ -67,7 +73,11 @@ class _Parser:
         self._scopes: list[dict[str, Register | Variable]] = [{}]
         self._scope_path: tuple[int, ...] = ()
         self._scope_count = 0
-        self._module_shared: list[Variable] = []
+        self._module: dict[str, list[Variable]] = {".shared": [], ".const": [], ".global": []}
+        # Where the head of a .func is in the text; bodies are read into the entries that call them.
+        self._subroutines: dict[str, int] = {}
+        self._targets: dict[tuple[tuple[int, ...], str], tuple[str, ...]] = {}
+        self._subroutine = ""
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self._branches: list[tuple[int, tuple[int, ...]]] = []
 
@@ -122,8 +132,10 @@ class _Parser:
                 case ".entry":
                     function = self._function(token.line)
                     module.functions[function.name] = function
-                case ".shared":
-                    self._module_shared.append(self._shared(token.line))
+                case ".func":
+                    self._skip_subroutine()
+                case ".shared" | ".const" | ".global":
+                    self._module[token.text].append(self._memory(token.text))
                 case other:
                     raise PtxError(
                         token.line, f"the CPU executor does not know {other} at module level"
@@ -139,9 +151,16 @@ class _Parser:
             self._take()
 
     def _function(self, line: int) -> Function:
-        function = Function(self._kind("word").text, line, shared=list(self._module_shared))
+        function = Function(
+            self._kind("word").text,
+            line,
+            shared=list(self._module[".shared"]),
+            constant=list(self._module[".const"]),
+            module_memory=list(self._module[".global"]),
+        )
         self._labels.clear()
         self._branches.clear()
+        self._targets.clear()
         self._scopes.append({})
         if self._accept("("):
             while not self._accept(")"):
@@ -169,6 +188,7 @@ class _Parser:
         self._expect("{")
         self._block(function)
         self._scopes.pop()
+        self._read_subroutines(function)
         for index, path in self._branches:
             function.instructions[index] = self._resolve_branch(function.instructions[index], path)
         function.labels = {
@@ -177,13 +197,157 @@ class _Parser:
         return function
 
     def _resolve_branch(self, instruction: Instruction, path: tuple[int, ...]) -> Instruction:
-        (target,) = instruction.operands
+        *others, target = instruction.operands
         assert isinstance(target, LabelOperand)
-        while (path, target.name) not in self._labels:
+        if instruction.opcode.startswith("bra"):
+            key = self._find_label(target.name, path, instruction.line)
+            return replace(instruction, operands=(LabelOperand(key),))
+        scope = path
+        while (scope, target.name) not in self._targets:
+            if not scope:
+                raise PtxError(instruction.line, f"there are no .branchtargets {target.name!r}")
+            scope = scope[:-1]
+        keys = [
+            self._find_label(name, scope, instruction.line)
+            for name in self._targets[scope, target.name]
+        ]
+        return replace(instruction, operands=(*others, TargetsOperand(tuple(keys))))
+
+    def _find_label(self, name: str, path: tuple[int, ...], line: int) -> str:
+        while (path, name) not in self._labels:
             if not path:
-                raise PtxError(instruction.line, f"there is no label {target.name!r} in scope")
+                raise PtxError(line, f"there is no label {name!r} in scope")
             path = path[:-1]
-        return replace(instruction, operands=(LabelOperand(_label_key(path, target.name)),))
+        return _label_key(path, name)
+
+    # -- Device functions -------------------------------------------------------------------------
+
+    def _skip_subroutine(self) -> None:
+        """Remember where a ``.func`` begins; what is no more than declared has no body."""
+        begin, results = self._next, self._token.text == "("
+        if results:
+            self._skip("(", ")")
+        name = self._kind("word")
+        if self._token.text == "(":
+            self._skip("(", ")")
+        while self._token.text not in ("{", ";"):
+            self._kind("directive")
+        if self._accept(";"):
+            return
+        if name.text in self._subroutines:
+            raise PtxError(name.line, f"the function {name.text!r} is there twice")
+        self._subroutines[name.text] = begin
+        self._skip("{", "}")
+
+    def _skip(self, opening: str, closing: str) -> None:
+        depth = 0
+        while True:
+            token = self._take()
+            depth += (token.text == opening) - (token.text == closing)
+            if depth == 0:
+                return
+            if token.kind == "end":
+                raise PtxError(token.line, f"{opening!r} without {closing!r}")
+
+    def _read_subroutines(self, function: Function) -> None:
+        """Append the bodies of all functions that are called, directly or not."""
+        calls: dict[str, set[str]] = {"": set()}
+        position, done = self._next, 0
+        while True:
+            for instruction in function.instructions[done:]:
+                for operand in instruction.operands:
+                    if isinstance(operand, CallOperand):
+                        calls[instruction.subroutine].add(operand.function)
+                        self._check_recursion(calls, operand.function, instruction.line)
+            done = len(function.instructions)
+            wanted = [n for called in calls.values() for n in called if n not in calls]
+            if not wanted:
+                break
+            if len(calls) == 1:
+                # The entry ends here, and does not run on into a function.
+                end = self._tokens[position - 1].line
+                function.instructions.append(Instruction("ret", (), None, end))
+            calls[wanted[0]] = set()
+            self._next = self._subroutines[wanted[0]]
+            self._read_subroutine(function)
+        self._next, self._subroutine = position, ""
+
+    @staticmethod
+    def _check_recursion(calls: dict[str, set[str]], name: str, line: int) -> None:
+        reached, work = set(), [name]
+        while work:
+            for each in calls.get(work.pop(), ()):
+                if each == name:
+                    raise PtxError(line, f"{name} calls itself; the CPU executor has no recursion")
+                if each not in reached:
+                    reached.add(each)
+                    work.append(each)
+
+    def _read_subroutine(self, function: Function) -> None:
+        self._scope_count += 1
+        self._scope_path = (self._scope_count,)
+        self._scopes.append({})
+        results = self._formals(function)
+        name = self._kind("word")
+        parameters = self._formals(function)
+        while self._token.text != "{":
+            self._take()
+        self._expect("{")
+        self._subroutine = name.text
+        begin = len(function.instructions)
+        self._block(function)
+        end = self._tokens[self._next - 1].line
+        function.instructions.append(Instruction("ret", (), None, end, name.text))
+        function.subroutines[name.text] = Subroutine(name.text, begin, results, parameters)
+        self._scopes.pop()
+        self._scope_path = ()
+
+    def _formals(self, function: Function) -> tuple[Register | Variable, ...]:
+        """``(.reg .b32 a, .param .b32 b)``, or nothing."""
+        found: list[Register | Variable] = []
+        if not self._accept("("):
+            return ()
+        while not self._accept(")"):
+            token = self._take()
+            if token.text == ".param":
+                variable = self._variable(".local")
+                function.local.append(variable)
+                self._declare(variable.name, variable, variable.line)
+                found.append(variable)
+            elif token.text == ".reg":
+                scalar = self._register_type()
+                register = Register(self._kind("word").text, scalar, len(function.registers))
+                function.registers.append(register)
+                self._declare(register.name, register, token.line)
+                found.append(register)
+            else:
+                raise PtxError(token.line, f"expected '.reg' or '.param', found {token.text!r}")
+            if self._token.text != ")":
+                self._expect(",")
+        return tuple(found)
+
+    def _call(self, function: Function) -> CallOperand:
+        """``call (results), f, (arguments)``"""
+        results: tuple[Operand, ...] = ()
+        if self._accept("("):
+            results = self._actuals()
+            self._expect(",")
+        name = self._kind("word")
+        if name.text not in self._subroutines:
+            raise PtxError(name.line, f"there is no function {name.text!r} before this call")
+        arguments: tuple[Operand, ...] = ()
+        if self._accept(","):
+            self._expect("(")
+            arguments = self._actuals()
+        return CallOperand(name.text, results, arguments)
+
+    def _actuals(self) -> tuple[Operand, ...]:
+        found: list[Operand] = []
+        while not self._accept(")"):
+            found.append(self._scalar())
+            if self._token.text != ")":
+                self._expect(",")
+        return tuple(found)
 
     def _extent(self) -> tuple[int, int, int]:
         sizes = [int(self._kind("integer").text)]
@@ -227,19 +391,43 @@ class _Parser:
             assert size is not None
             size *= self._constant()
             self._expect("]")
-        return Variable(name.text, space, size, alignment or element, name.line)
+        content = self._initializer(element) if self._accept("=") else b""
+        if content and space not in (".const", ".global"):
+            raise PtxError(name.line, f"a variable in {space} cannot be initialised")
+        if content and size is not None and len(content) > size:
+            raise PtxError(name.line, f"{name.text!r} has {size} bytes, its content more")
+        return Variable(name.text, space, size, alignment or element, name.line, content)
 
-    def _shared(self, line: int) -> Variable:
-        variable = self._variable(".shared")
-        self._declare(variable.name, variable, line)
+    def _initializer(self, size: int) -> bytes:
+        """A number, or numbers in braces, nested or not; `size` bytes each."""
+        if self._accept("{"):
+            content = self._initializer(size)
+            while self._accept(","):
+                content += self._initializer(size)
+            self._expect("}")
+            return content
+        if self._token.kind == "float":
+            literal = _float_literal(self._take())
+            if literal.bits is None and size == 4:
+                return struct.pack("<f", literal.value)
+            return literal.pattern.to_bytes(size, "little")
+        mask = (1 << 8 * size) - 1
+        return (self._constant() & mask).to_bytes(size, "little")
+
+    def _memory(self, space: str) -> Variable:
+        variable = self._variable(space)
+        self._declare(variable.name, variable, variable.line)
         self._expect(";")
         return variable
 
-    def _registers(self, function: Function) -> None:
+    def _register_type(self) -> ScalarType:
         token = self._kind("directive")
         if token.text[1:] not in REGISTER_TYPES:
             raise PtxError(token.line, f"there are no registers of type {token.text}")
-        scalar = TYPES[token.text[1:]]
+        return TYPES[token.text[1:]]
+
+    def _registers(self, function: Function) -> None:
+        scalar = self._register_type()
         while True:
             name = self._kind("word")
             names = [name.text]
@@ -274,7 +462,10 @@ class _Parser:
                 key = (self._scope_path, token.text)
                 if key in self._labels:
                     raise PtxError(token.line, f"the label {token.text!r} is there twice")
-                self._labels[key] = len(function.instructions)
+                if self._accept(".branchtargets"):
+                    self._targets[key] = self._names()
+                else:
+                    self._labels[key] = len(function.instructions)
             elif token.kind == "end":
                 raise PtxError(token.line, "the body of the function does not end")
             else:
@@ -286,7 +477,9 @@ class _Parser:
             case ".reg":
                 self._registers(function)
             case ".shared":
-                function.shared.append(self._shared(token.line))
+                function.shared.append(self._memory(".shared"))
+            case ".local" | ".param":
+                function.local.append(self._memory(".local"))
             case ".extern":
                 pass
             case ".loc":
@@ -297,6 +490,13 @@ class _Parser:
             case other:
                 raise PtxError(token.line, f"the CPU executor does not know the directive {other}")
 
+    def _names(self) -> tuple[str, ...]:
+        names = [self._kind("word").text]
+        while self._accept(","):
+            names.append(self._kind("word").text)
+        self._expect(";")
+        return tuple(names)
+
     def _instruction(self, function: Function) -> None:
         guard = None
         if self._accept("@"):
@@ -304,9 +504,15 @@ class _Parser:
             guard = self._predicate(self._kind("word"), negated)
         opcode = self._kind("word")
         operands: list[Operand] = []
-        if opcode.text.split(".")[0] == "bra":
+        word = opcode.text.split(".")[0]
+        if word in ("bra", "brx"):
+            if word == "brx":
+                operands.append(self._scalar())
+                self._expect(",")
             operands.append(LabelOperand(self._kind("word").text))
             self._branches.append((len(function.instructions), self._scope_path))
+        elif word == "call":
+            operands.append(self._call(function))
         elif self._token.text != ";":
             operands.append(self._operand())
             while self._accept(","):
@@ -314,7 +520,13 @@ class _Parser:
         end = self._take()
         if end.text != ";":
             raise PtxError(end.line, f"expected ',' or ';' after an operand, found {end.text!r}")
-        function.instructions.append(Instruction(opcode.text, tuple(operands), guard, opcode.line))
+        carries = word in ("addc", "subc", "madc") or ".cc." in opcode.text
+        if carries and function.carry is None:
+            function.carry = Register("CC.CF", TYPES["pred"], len(function.registers))
+            function.registers.append(function.carry)
+        function.instructions.append(
+            Instruction(opcode.text, tuple(operands), guard, opcode.line, self._subroutine)
+        )
 
     # -- Operands ---------------------------------------------------------------------------------
 
@@ -357,6 +569,8 @@ class _Parser:
             self._take()
             if token.text in SPECIAL_REGISTERS:
                 return SpecialOperand(token.text)
+            if token.text == "WARP_SZ":
+                return IntegerOperand(_WARP_SIZE)
             found = self._lookup(token)
             if isinstance(found, Register):
                 return RegisterOperand(found)

@@ -203,7 +203,7 @@ def test_instructions_of_later_architectures(arch: str) -> None:
     launch(SimExecutor(arch).load_text("add_one", text), x, 64, grid=1)
     assert (x == 1).all()
     later = text.replace("add.f32 f, f,", "min.NaN.f32 f, f,")
-    message = rf"min\.NaN\.f32 needs sm_80 or later; this is {arch}"
+    message = rf"min\.NaN\.f32 needs sm_80 or later; the target is {arch}"
     with pytest.raises(SimulatorError, match=message):
         SimExecutor(arch).load_text("add_one", later)
 

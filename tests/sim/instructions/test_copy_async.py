@@ -159,5 +159,5 @@ def test_errors(run_kernel: Any, data: Any, body: str, message: str) -> None:
 
 def test_needs_sm_80(run_kernel: Any, data: Any) -> None:
     for body in (COPY, "cp.async.commit_group;", "cp.async.wait_all;"):
-        with pytest.raises(SimulatorError, match="needs sm_80 or later; this is sm_75"):
+        with pytest.raises(SimulatorError, match="needs sm_80 or later; the target is sm_75"):
             run(run_kernel, body, data, "sm_75")
