@@ -79,7 +79,7 @@ def patterns(value: AnyArray, name: str) -> AnyArray:
 
 def _small_patterns(value: AnyArray, form: Format) -> AnyArray:
     size = np.abs(np.where(np.isnan(value), 0, value))
-    exponent = np.maximum(np.frexp(size)[1] - 1, form.lowest)
+    exponent = np.where(size == 0, form.lowest, np.maximum(np.frexp(size)[1] - 1, form.lowest))
     digits = np.ldexp(size, form.precision - 1 - exponent).astype(np.int64)
     # A number's pattern is its digits, plus one unit of the exponent's field for each power of two.
     field = (exponent - form.lowest) << (form.precision - 1)

@@ -47,9 +47,8 @@ def _put(out: AnyArray, value: AnyArray, scalar: ScalarType, as_bits: bool) -> N
     if scalar.bits == 16:
         np.copyto(out, formats.patterns(value, scalar.name))
         return
-    value = np.asarray(value.astype(scalar.dtype))
-    if scalar.bits == 32:
-        float32.canonicalize(value)
+    value = np.array(value, scalar.dtype)
+    float32.canonicalize(value)
     np.copyto(out, value.view(f"u{scalar.bits // 8}") if as_bits else value)
 
 
