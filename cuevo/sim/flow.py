@@ -39,8 +39,10 @@ class Flow:
         exists: AnyArray,
         block_of_warp: AnyArray,
         on_barrier: Callable[[AnyArray | None], None],
+        start: int = 0,
     ) -> None:
         self._exists = exists
+        self._start = start
         self._block = block_of_warp
         self._on_barrier = on_barrier
         self._blocks = int(block_of_warp[-1]) + 1
@@ -62,7 +64,7 @@ class Flow:
         self.waiting.fill(False)
         self._arrived.fill(0)
         # The common counter of all lanes, or None where each has its own.
-        self._common: int | None = 0
+        self._common: int | None = self._start
         self._all_alive = bool(self.alive.all())
         self._here: Mask = None
         self._next: int | None = 0

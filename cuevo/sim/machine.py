@@ -74,7 +74,10 @@ class Machine:
         self.global_memory = GlobalMemory(())
         self.params: AnyArray = np.zeros(0, np.uint8)
         self.flow = Flow(
-            self._thread_numbers() < geometry.threads, self.block_of_warp, self.shared.races.barrier
+            self._thread_numbers() < geometry.threads,
+            self.block_of_warp,
+            self.shared.races.barrier,
+            function.start,
         )
         self.special = self._special_registers()
         self._clock = 0

@@ -4,17 +4,16 @@ Only syntax and names are looked at here; what an instruction means is the affai
 `cuevo.sim.instructions`.
 """
 
-import operator
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 
+from cuevo.sim.call_graph import callees_first, check_recursion
+from cuevo.sim.cursor import Cursor, float_literal, negated
 from cuevo.sim.faults import PtxError
 from cuevo.sim.lex import Token, tokens
 from cuevo.sim.syntax import (
     AddressOperand,
     CallOperand,
-    FloatOperand,
     Function,
     Instruction,
     IntegerOperand,
@@ -44,19 +43,6 @@ SPECIAL_REGISTERS = frozenset(
 )
 _WARP_SIZE = 32
 
-# Binary operators of constant expressions, loosest first.
-_PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
-    {"^": operator.xor},
-    {"&": operator.and_},
-    {"<<": operator.lshift, ">>": operator.rshift},
-    {"+": operator.add, "-": operator.sub},
-    {
-        "*": operator.mul,
-        "/": lambda a, b: int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1),
-        "%": lambda a, b: a - b * (int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)),
-    },
-]
-
 
 def parse(text: str) -> Module:
     """Parse a PTX module. Raises `PtxError`, with the line, for what is no PTX or is not
@@ -65,10 +51,9 @@ def parse(text: str) -> Module:
     return _Parser(tokens(text)).module()
 
 
-class _Parser:
+class _Parser(Cursor):
     def __init__(self, stream: list[Token]) -> None:
-        self._tokens = stream
-        self._next = 0
+        super().__init__(stream)
         # Innermost scope last; the first one is the module's.
         self._scopes: list[dict[str, Register | Variable]] = [{}]
         self._scope_path: tuple[int, ...] = ()
@@ -81,50 +66,21 @@ class _Parser:
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self._branches: list[tuple[int, tuple[int, ...]]] = []
 
-    # -- Tokens -----------------------------------------------------------------------------------
-
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._next]
-
-    def _take(self) -> Token:
-        token = self._tokens[self._next]
-        self._next += token.kind != "end"
-        return token
-
-    def _accept(self, text: str) -> bool:
-        if self._token.text == text and self._token.kind != "string":
-            self._next += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> Token:
-        token = self._take()
-        if token.text != text:
-            raise PtxError(token.line, f"expected {text!r}, found {token.text!r}")
-        return token
-
-    def _kind(self, kind: str) -> Token:
-        token = self._take()
-        if token.kind != kind:
-            raise PtxError(token.line, f"expected a {kind}, found {token.text!r}")
-        return token
-
     # -- Module -----------------------------------------------------------------------------------
 
     def module(self) -> Module:
         module = Module("", "", 0, {})
-        while self._token.kind != "end":
-            token = self._kind("directive")
+        while self.token.kind != "end":
+            token = self.kind("directive")
             match token.text:
                 case ".version":
-                    module.version = self._take().text
+                    module.version = self.take().text
                 case ".target":
-                    module.target = self._take().text
-                    while self._accept(","):
-                        self._take()
+                    module.target = self.take().text
+                    while self.accept(","):
+                        self.take()
                 case ".address_size":
-                    module.address_size = int(self._kind("integer").text)
+                    module.address_size = int(self.kind("integer").text)
                 case ".file":
                     self._file()
                 case ".visible" | ".weak" | ".extern":
@@ -145,14 +101,14 @@ class _Parser:
         return module
 
     def _file(self) -> None:
-        self._kind("integer")
-        self._kind("string")
-        while self._accept(","):
-            self._take()
+        self.kind("integer")
+        self.kind("string")
+        while self.accept(","):
+            self.take()
 
     def _function(self, line: int) -> Function:
         function = Function(
-            self._kind("word").text,
+            self.kind("word").text,
             line,
             shared=list(self._module[".shared"]),
             constant=list(self._module[".const"]),
@@ -162,30 +118,30 @@ class _Parser:
         self._branches.clear()
         self._targets.clear()
         self._scopes.append({})
-        if self._accept("("):
-            while not self._accept(")"):
-                self._expect(".param")
+        if self.accept("("):
+            while not self.accept(")"):
+                self.expect(".param")
                 variable = self._variable(".param")
                 function.parameters[variable.name] = variable
                 self._declare(variable.name, variable, variable.line)
-                if self._token.text != ")":
-                    self._expect(",")
-        while self._token.kind == "directive":
-            token = self._take()
+                if self.token.text != ")":
+                    self.expect(",")
+        while self.token.kind == "directive":
+            token = self.take()
             match token.text:
                 case ".maxntid":
                     function.maximum_threads = self._extent()
                 case ".reqntid":
                     function.required_threads = self._extent()
                 case ".minnctapersm" | ".maxnctapersm" | ".maxnreg":
-                    self._kind("integer")
+                    self.kind("integer")
                 case ".pragma":
                     self._pragma()
                 case other:
                     raise PtxError(
                         token.line, f"the CPU executor does not know the directive {other}"
                     )
-        self._expect("{")
+        self.expect("{")
         self._block(function)
         self._scopes.pop()
         self._read_subroutines(function)
@@ -194,6 +150,8 @@ class _Parser:
         function.labels = {
             _label_key(path, name): index for (path, name), index in self._labels.items()
         }
+        if function.subroutines:
+            callees_first(function)
         return function
 
     def _resolve_branch(self, instruction: Instruction, path: tuple[int, ...]) -> Instruction:
@@ -224,15 +182,15 @@ class _Parser:
 
     def _skip_subroutine(self) -> None:
         """Remember where a ``.func`` begins; what is no more than declared has no body."""
-        begin, results = self._next, self._token.text == "("
+        begin, results = self._next, self.token.text == "("
         if results:
             self._skip("(", ")")
-        name = self._kind("word")
-        if self._token.text == "(":
+        name = self.kind("word")
+        if self.token.text == "(":
             self._skip("(", ")")
-        while self._token.text not in ("{", ";"):
-            self._kind("directive")
-        if self._accept(";"):
+        while self.token.text not in ("{", ";"):
+            self.kind("directive")
+        if self.accept(";"):
             return
         if name.text in self._subroutines:
             raise PtxError(name.line, f"the function {name.text!r} is there twice")
@@ -242,7 +200,7 @@ class _Parser:
     def _skip(self, opening: str, closing: str) -> None:
         depth = 0
         while True:
-            token = self._take()
+            token = self.take()
             depth += (token.text == opening) - (token.text == closing)
             if depth == 0:
                 return
@@ -258,13 +216,13 @@ class _Parser:
                 for operand in instruction.operands:
                     if isinstance(operand, CallOperand):
                         calls[instruction.subroutine].add(operand.function)
-                        self._check_recursion(calls, operand.function, instruction.line)
+                        check_recursion(calls, operand.function, instruction.line)
             done = len(function.instructions)
             wanted = [n for called in calls.values() for n in called if n not in calls]
             if not wanted:
                 break
             if len(calls) == 1:
-                # The entry ends here, and does not run on into a function.
+                # A label at the entry's end is not that of a function's beginning.
                 end = self._tokens[position - 1].line
                 function.instructions.append(Instruction("ret", (), None, end))
             calls[wanted[0]] = set()
@@ -272,27 +230,16 @@ class _Parser:
             self._read_subroutine(function)
         self._next, self._subroutine = position, ""
 
-    @staticmethod
-    def _check_recursion(calls: dict[str, set[str]], name: str, line: int) -> None:
-        reached, work = set(), [name]
-        while work:
-            for each in calls.get(work.pop(), ()):
-                if each == name:
-                    raise PtxError(line, f"{name} calls itself; the CPU executor has no recursion")
-                if each not in reached:
-                    reached.add(each)
-                    work.append(each)
-
     def _read_subroutine(self, function: Function) -> None:
         self._scope_count += 1
         self._scope_path = (self._scope_count,)
         self._scopes.append({})
         results = self._formals(function)
-        name = self._kind("word")
+        name = self.kind("word")
         parameters = self._formals(function)
-        while self._token.text != "{":
-            self._take()
-        self._expect("{")
+        while self.token.text != "{":
+            self.take()
+        self.expect("{")
         self._subroutine = name.text
         begin = len(function.instructions)
         self._block(function)
@@ -305,10 +252,10 @@ class _Parser:
     def _formals(self, function: Function) -> tuple[Register | Variable, ...]:
         """``(.reg .b32 a, .param .b32 b)``, or nothing."""
         found: list[Register | Variable] = []
-        if not self._accept("("):
+        if not self.accept("("):
             return ()
-        while not self._accept(")"):
-            token = self._take()
+        while not self.accept(")"):
+            token = self.take()
             if token.text == ".param":
                 variable = self._variable(".local")
                 function.local.append(variable)
@@ -316,51 +263,51 @@ class _Parser:
                 found.append(variable)
             elif token.text == ".reg":
                 scalar = self._register_type()
-                register = Register(self._kind("word").text, scalar, len(function.registers))
+                register = Register(self.kind("word").text, scalar, len(function.registers))
                 function.registers.append(register)
                 self._declare(register.name, register, token.line)
                 found.append(register)
             else:
                 raise PtxError(token.line, f"expected '.reg' or '.param', found {token.text!r}")
-            if self._token.text != ")":
-                self._expect(",")
+            if self.token.text != ")":
+                self.expect(",")
         return tuple(found)
 
     def _call(self, function: Function) -> CallOperand:
         """``call (results), f, (arguments)``"""
         results: tuple[Operand, ...] = ()
-        if self._accept("("):
+        if self.accept("("):
             results = self._actuals()
-            self._expect(",")
-        name = self._kind("word")
+            self.expect(",")
+        name = self.kind("word")
         if name.text not in self._subroutines:
             raise PtxError(name.line, f"there is no function {name.text!r} before this call")
         arguments: tuple[Operand, ...] = ()
-        if self._accept(","):
-            self._expect("(")
+        if self.accept(","):
+            self.expect("(")
             arguments = self._actuals()
         return CallOperand(name.text, results, arguments)
 
     def _actuals(self) -> tuple[Operand, ...]:
         found: list[Operand] = []
-        while not self._accept(")"):
+        while not self.accept(")"):
             found.append(self._scalar())
-            if self._token.text != ")":
-                self._expect(",")
+            if self.token.text != ")":
+                self.expect(",")
         return tuple(found)
 
     def _extent(self) -> tuple[int, int, int]:
-        sizes = [int(self._kind("integer").text)]
-        while self._accept(","):
-            sizes.append(int(self._kind("integer").text))
+        sizes = [int(self.kind("integer").text)]
+        while self.accept(","):
+            sizes.append(int(self.kind("integer").text))
         x, y, z = [*sizes, 1, 1][:3]
         return x, y, z
 
     def _pragma(self) -> None:
-        self._kind("string")
-        while self._accept(","):
-            self._kind("string")
-        self._accept(";")
+        self.kind("string")
+        while self.accept(","):
+            self.kind("string")
+        self.accept(";")
 
     # -- Declarations -----------------------------------------------------------------------------
 
@@ -372,26 +319,26 @@ class _Parser:
     def _variable(self, space: str) -> Variable:
         """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``."""
         alignment, element = None, None
-        while self._token.kind == "directive":
-            token = self._take()
+        while self.token.kind == "directive":
+            token = self.take()
             if token.text == ".align":
-                alignment = int(self._kind("integer").text)
+                alignment = int(self.kind("integer").text)
             elif token.text[1:] in TYPES and token.text != ".pred":
                 element = TYPES[token.text[1:]].bits // 8
             elif token.text not in (".ptr", ".global", ".const"):
                 raise PtxError(token.line, f"cannot declare a variable with {token.text}")
-        name = self._kind("word")
+        name = self.kind("word")
         if element is None:
             raise PtxError(name.line, f"the variable {name.text!r} has no type")
         size: int | None = element
-        while self._accept("["):
-            if self._accept("]"):
+        while self.accept("["):
+            if self.accept("]"):
                 size = None
                 break
             assert size is not None
-            size *= self._constant()
-            self._expect("]")
-        content = self._initializer(element) if self._accept("=") else b""
+            size *= self.constant()
+            self.expect("]")
+        content = self._initializer(element) if self.accept("=") else b""
         if content and space not in (".const", ".global"):
             raise PtxError(name.line, f"a variable in {space} cannot be initialised")
         if content and size is not None and len(content) > size:
@@ -400,28 +347,28 @@ class _Parser:
 
     def _initializer(self, size: int) -> bytes:
         """A number, or numbers in braces, nested or not; `size` bytes each."""
-        if self._accept("{"):
+        if self.accept("{"):
             content = self._initializer(size)
-            while self._accept(","):
+            while self.accept(","):
                 content += self._initializer(size)
-            self._expect("}")
+            self.expect("}")
             return content
-        if self._token.kind == "float":
-            literal = _float_literal(self._take())
+        if self.token.kind == "float":
+            literal = float_literal(self.take())
             if literal.bits is None and size == 4:
                 return struct.pack("<f", literal.value)
             return literal.pattern.to_bytes(size, "little")
         mask = (1 << 8 * size) - 1
-        return (self._constant() & mask).to_bytes(size, "little")
+        return (self.constant() & mask).to_bytes(size, "little")
 
     def _memory(self, space: str) -> Variable:
         variable = self._variable(space)
         self._declare(variable.name, variable, variable.line)
-        self._expect(";")
+        self.expect(";")
         return variable
 
     def _register_type(self) -> ScalarType:
-        token = self._kind("directive")
+        token = self.kind("directive")
         if token.text[1:] not in REGISTER_TYPES:
             raise PtxError(token.line, f"there are no registers of type {token.text}")
         return TYPES[token.text[1:]]
@@ -429,28 +376,28 @@ class _Parser:
     def _registers(self, function: Function) -> None:
         scalar = self._register_type()
         while True:
-            name = self._kind("word")
+            name = self.kind("word")
             names = [name.text]
-            if self._accept("<"):
-                names = [f"{name.text}{i}" for i in range(self._constant())]
-                self._expect(">")
+            if self.accept("<"):
+                names = [f"{name.text}{i}" for i in range(self.constant())]
+                self.expect(">")
             for each in names:
                 register = Register(each, scalar, len(function.registers))
                 function.registers.append(register)
                 self._declare(each, register, name.line)
-            if not self._accept(","):
+            if not self.accept(","):
                 break
-        self._expect(";")
+        self.expect(";")
 
     # -- Statements -------------------------------------------------------------------------------
 
     def _block(self, function: Function) -> None:
         """The statements up to the closing brace."""
-        while not self._accept("}"):
-            token = self._token
+        while not self.accept("}"):
+            token = self.token
             if token.kind == "directive":
                 self._directive(function)
-            elif self._accept("{"):
+            elif self.accept("{"):
                 self._scope_count += 1
                 self._scopes.append({})
                 self._scope_path = (*self._scope_path, self._scope_count)
@@ -462,7 +409,7 @@ class _Parser:
                 key = (self._scope_path, token.text)
                 if key in self._labels:
                     raise PtxError(token.line, f"the label {token.text!r} is there twice")
-                if self._accept(".branchtargets"):
+                if self.accept(".branchtargets"):
                     self._targets[key] = self._names()
                 else:
                     self._labels[key] = len(function.instructions)
@@ -472,7 +419,7 @@ class _Parser:
                 self._instruction(function)
 
     def _directive(self, function: Function) -> None:
-        token = self._take()
+        token = self.take()
         match token.text:
             case ".reg":
                 self._registers(function)
@@ -483,41 +430,41 @@ class _Parser:
             case ".extern":
                 pass
             case ".loc":
-                while self._token.kind == "integer":
-                    self._take()
+                while self.token.kind == "integer":
+                    self.take()
             case ".pragma":
                 self._pragma()
             case other:
                 raise PtxError(token.line, f"the CPU executor does not know the directive {other}")
 
     def _names(self) -> tuple[str, ...]:
-        names = [self._kind("word").text]
-        while self._accept(","):
-            names.append(self._kind("word").text)
-        self._expect(";")
+        names = [self.kind("word").text]
+        while self.accept(","):
+            names.append(self.kind("word").text)
+        self.expect(";")
         return tuple(names)
 
     def _instruction(self, function: Function) -> None:
         guard = None
-        if self._accept("@"):
-            negated = self._accept("!")
-            guard = self._predicate(self._kind("word"), negated)
-        opcode = self._kind("word")
+        if self.accept("@"):
+            negated = self.accept("!")
+            guard = self._predicate(self.kind("word"), negated)
+        opcode = self.kind("word")
         operands: list[Operand] = []
         word = opcode.text.split(".")[0]
         if word in ("bra", "brx"):
             if word == "brx":
                 operands.append(self._scalar())
-                self._expect(",")
-            operands.append(LabelOperand(self._kind("word").text))
+                self.expect(",")
+            operands.append(LabelOperand(self.kind("word").text))
             self._branches.append((len(function.instructions), self._scope_path))
         elif word == "call":
             operands.append(self._call(function))
-        elif self._token.text != ";":
+        elif self.token.text != ";":
             operands.append(self._operand())
-            while self._accept(","):
+            while self.accept(","):
                 operands.append(self._operand())
-        end = self._take()
+        end = self.take()
         if end.text != ";":
             raise PtxError(end.line, f"expected ',' or ';' after an operand, found {end.text!r}")
         carries = word in ("addc", "subc", "madc") or ".cc." in opcode.text
@@ -543,30 +490,30 @@ class _Parser:
         return RegisterOperand(register, negated)
 
     def _operand(self) -> Operand:
-        if self._accept("["):
+        if self.accept("["):
             return self._address()
-        if self._accept("{"):
+        if self.accept("{"):
             elements = [self._scalar()]
-            while self._accept(","):
+            while self.accept(","):
                 elements.append(self._scalar())
-            self._expect("}")
+            self.expect("}")
             return VectorOperand(tuple(elements))
         first = self._scalar()
-        if isinstance(first, RegisterOperand | SinkOperand) and self._accept("|"):
+        if isinstance(first, RegisterOperand | SinkOperand) and self.accept("|"):
             second = self._scalar()
             if not isinstance(second, RegisterOperand | SinkOperand):
-                raise PtxError(self._token.line, "the second destination after '|' is no register")
+                raise PtxError(self.token.line, "the second destination after '|' is no register")
             return PairOperand(first, second)
         return first
 
     def _scalar(self) -> ScalarOperand:
-        token = self._token
-        if self._accept("!"):
-            return self._predicate(self._kind("word"), True)
-        if self._accept("_"):
+        token = self.token
+        if self.accept("!"):
+            return self._predicate(self.kind("word"), True)
+        if self.accept("_"):
             return SinkOperand()
         if token.kind == "word":
-            self._take()
+            self.take()
             if token.text in SPECIAL_REGISTERS:
                 return SpecialOperand(token.text)
             if token.text == "WARP_SZ":
@@ -578,80 +525,30 @@ class _Parser:
         negative = token.text == "-" and self._tokens[self._next + 1].kind == "float"
         if negative or token.kind == "float":
             self._next += negative
-            literal = _float_literal(self._take())
-            return literal if not negative else _negated(literal)
-        return IntegerOperand(self._constant())
+            literal = float_literal(self.take())
+            return literal if not negative else negated(literal)
+        return IntegerOperand(self.constant())
 
     def _offset(self) -> int:
         """``+ constant`` or ``- constant`` or nothing."""
         offset = 0
-        while self._token.text in ("+", "-"):
-            sign = -1 if self._take().text == "-" else 1
-            offset += sign * self._binary(len(_PRECEDENCE) - 1)
+        while self.token.text in ("+", "-"):
+            sign = -1 if self.take().text == "-" else 1
+            offset += sign * self.product()
         return offset
 
     def _address(self) -> AddressOperand:
         base: RegisterOperand | SymbolOperand | None = None
-        if self._token.kind == "word":
-            token = self._take()
+        if self.token.kind == "word":
+            token = self.take()
             found = self._lookup(token)
             base = RegisterOperand(found) if isinstance(found, Register) else SymbolOperand(found)
             offset = self._offset()
         else:
-            offset = self._constant()
-        self._expect("]")
+            offset = self.constant()
+        self.expect("]")
         return AddressOperand(base, offset)
-
-    # -- Constant expressions ---------------------------------------------------------------------
-
-    def _constant(self) -> int:
-        return self._binary(0)
-
-    def _binary(self, level: int) -> int:
-        if level == len(_PRECEDENCE):
-            return self._unary()
-        value = self._binary(level + 1)
-        while self._token.text in _PRECEDENCE[level]:
-            function = _PRECEDENCE[level][self._take().text]
-            value = function(value, self._binary(level + 1))
-        return value
-
-    def _unary(self) -> int:
-        token = self._take()
-        match token.text:
-            case "-":
-                return -self._unary()
-            case "+":
-                return self._unary()
-            case "~":
-                return ~self._unary()
-            case "(":
-                value = self._constant()
-                self._expect(")")
-                return value
-        if token.kind != "integer":
-            raise PtxError(token.line, f"expected an operand, found {token.text!r}")
-        digits = token.text.rstrip("U").lower()
-        is_octal = len(digits) > 1 and digits.isdigit() and digits[0] == "0"
-        return int(digits, 8 if is_octal else 0)
 
 
 def _label_key(path: tuple[int, ...], name: str) -> str:
     return ".".join(map(str, path)) + ":" + name
-
-
-def _float_literal(token: Token) -> FloatOperand:
-    text = token.text.lower()
-    if text.startswith("0f"):
-        pattern = int(text[2:], 16)
-        return FloatOperand(struct.unpack("<f", struct.pack("<I", pattern))[0], pattern, 32)
-    if text.startswith("0d"):
-        pattern = int(text[2:], 16)
-        return FloatOperand(struct.unpack("<d", struct.pack("<Q", pattern))[0], pattern, 64)
-    value = float(text)
-    return FloatOperand(value, struct.unpack("<Q", struct.pack("<d", value))[0], None)
-
-
-def _negated(literal: FloatOperand) -> FloatOperand:
-    sign = 1 << ((literal.bits or 64) - 1)
-    return FloatOperand(-literal.value, literal.pattern ^ sign, literal.bits)

@@ -91,7 +91,7 @@ class Program:
         return Operation(instruction, form, modifiers, frozenset(reads), frozenset(binder.writes))
 
     def _find_starts(self) -> frozenset[int]:
-        starts = {0, *self.function.labels.values()}
+        starts = {self.function.start, *self.function.labels.values()}
         starts.update(each.begin for each in self.function.subroutines.values())
         for index, operation in enumerate(self.operations):
             if operation.form.control:
@@ -134,8 +134,8 @@ class Program:
         """
         everything = (1 << len(self.function.registers)) - 1
         entry = dict.fromkeys(self.starts, everything)
-        entry[0] = 0
-        work = [0]
+        entry[self.function.start] = 0
+        work = [self.function.start]
         seen: set[int] = set()
         while work:
             start = work.pop()

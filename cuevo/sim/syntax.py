@@ -169,6 +169,9 @@ class Function:
     """``.global`` variables of the module."""
     subroutines: dict[str, Subroutine] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
+    """Those of device functions come before those that call them, the entry's own last."""
+    start: int = 0
+    """Index of the entry's first instruction."""
     labels: dict[str, int] = field(default_factory=dict)
     """Index of the instruction that a label stands in front of; may be one past the last."""
     carry: Register | None = None
