@@ -172,8 +172,12 @@ class Flow:
         self._part()
         blocks = self._block[warps]
         numbers = number[warps]
+        threads = np.zeros(blocks.shape, np.int64) if count is None else count[warps]
+        expected = self._expected[blocks, numbers]
+        if ((self._arrived[blocks, numbers] > 0) & (expected != threads)).any():
+            raise Fault("warps are at one barrier with different thread counts", mask)
         np.add.at(self._arrived, (blocks, numbers), 32)
-        self._expected[blocks, numbers] = 0 if count is None else count[warps]
+        self._expected[blocks, numbers] = threads
         if vote is not None:
             lanes = self.alive & warps[None, :] if mask is None else mask
             said = np.count_nonzero(vote.predicate() & lanes, axis=0)[warps]

@@ -6,14 +6,18 @@ from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
+from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.syntax import IntegerOperand
 from cuevo.sim.types import TYPES
 
 
 def copy(b: Binder, m: Modifiers) -> Step:
-    """``[shared], [global], size{, source size}``: what the source does not fill becomes zero."""
-    operands = b.operands
+    """``[shared], [global], size{, source size}{, policy}``: what the source does not fill becomes
+    zero.
+    """
+    operands = b.operands - bool(m["hint"])
+    check_policy = access.policy(b, m, operands)
     size = b.constant(b.operand(2))
     if size not in ((16,) if m["cache"] == "cg" else (4, 8, 16)):
         raise b.refusal(f"cp.async.{m['cache']} does not copy {size} bytes")
@@ -69,6 +73,7 @@ def copy(b: Binder, m: Modifiers) -> Step:
                 np.copyto(pieces[..., i], byte, where=lanes)
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         indices = machine.shared.indices(to(), size, mask)
         machine.copies.issue(machine.shared, indices, size, fetch(mask), mask)
 

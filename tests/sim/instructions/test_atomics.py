@@ -118,3 +118,14 @@ def test_hints_of_lines(run_kernel: Any) -> None:
         run_kernel(body.replace("[p]", "[p+4]"), line, out)
     with pytest.raises(SimulatorError, match="a line has 128 bytes"):
         run_kernel(body.replace("128", "64"), line, out)
+
+
+def test_hinted_atomics(run_kernel: Any) -> None:
+    memory, out = np.zeros(2, np.uint32), np.zeros(32, np.uint32)
+    body = f"""
+    {START} createpolicy.fractional.L2::evict_last.b64 l, 0f3F000000;
+    atom.global.add.L2::cache_hint.u32 x, [p], 2, l; red.global.or.L2::cache_hint.b32 [p+4], n, l;
+    st.global.b32 [q], x; ret;
+    """
+    run_kernel(body, memory, out)
+    assert memory.tolist() == [64, 31] and out.tolist() == [2 * n for n in range(32)]

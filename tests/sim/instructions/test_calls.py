@@ -171,3 +171,9 @@ def test_reductions_at_barriers() -> None:
 def test_what_changes_no_result() -> None:
     body = "nanosleep.u32 n; pmevent 3; brkpt; st.global.b32 [p], n; exit;"
     np.testing.assert_array_equal(run("", body), np.arange(64))
+
+
+def test_a_barrier_has_one_thread_count() -> None:
+    body = "setp.lt.u32 e, n, 32; @!e bra B; bar.sync 1, 64; bra END; B: bar.sync 1, 96; END: ret;"
+    with pytest.raises(SimulatorError, match="with different thread counts"):
+        run("", body, 96)
