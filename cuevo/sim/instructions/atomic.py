@@ -54,6 +54,19 @@ def _function(m: Modifiers, scalar: ScalarType) -> Function:
     return _halves(name, m["op"]) if name in ("f16", "bf16") else _FUNCTIONS[m["op"]]
 
 
+def _flushing_sum(found: Any, value: Any) -> Any:
+    """add.f32 on global memory: subnormals are zeros, also as results."""
+    x, y = (np.atleast_1d(np.asarray(each, np.float32)) for each in (found, value))
+    total = float32.flushed(x) + float32.flushed(y)
+    float32.flush(total)
+    return total[0]
+
+
+def _is_ordinary(x: AnyArray) -> bool:
+    """Whether no sum or difference of such numbers can be subnormal."""
+    return bool(((np.abs(x) > 2.0**-100) | (x == 0)).all())
+
+
 def _operand_type(m: Modifiers) -> ScalarType:
     """The type whose registers are taken, and whose bits or numbers are computed with."""
     scalar = TYPES[m["type"]]
@@ -111,6 +124,7 @@ def _update(b: Binder, m: Modifiers, index: int, operands: int, out: AnyArray | 
     given = [b.whole(b.operand(index + 1 + i), scalar) for i in range(operands)]
     check_policy = access.policy(b, m, index + 1 + operands)
     function, shape = _function(m, scalar), b.machine.shape
+    flushes = m["type"] == "f32" and m["op"] == "add"
 
     def turns(places: AnyArray, found: AnyArray, mask: Mask) -> AnyArray:
         """The final value for each lane's place; with `out`, what each found goes there."""
@@ -119,13 +133,17 @@ def _update(b: Binder, m: Modifiers, index: int, operands: int, out: AnyArray | 
         _, first, group = np.unique(places.T[chosen], return_index=True, return_inverse=True)
         values = [each.T[chosen] for each in given]
         memory = found.view(scalar.dtype).T[chosen][first]
-        if out is None and isinstance(function, np.ufunc):
-            function.at(memory, group, *values)
+        # Shared memory, whose places are indices and no addresses, keeps subnormals.
+        tiny = flushes and places.dtype.kind == "u"
+        tiny = tiny and not (_is_ordinary(memory) and _is_ordinary(values[0]))
+        combine = _flushing_sum if tiny else function
+        if out is None and isinstance(combine, np.ufunc):
+            combine.at(memory, group, *values)
         else:
             before = np.empty_like(values[0])
             for i, g in enumerate(group):
                 before[i] = memory[g]
-                memory[g] = function(memory[g], *(each[i] for each in values))
+                memory[g] = combine(memory[g], *(each[i] for each in values))
             if out is not None:
                 out.T[chosen] = before
         final = np.zeros(shape, scalar.dtype)

@@ -109,8 +109,9 @@ def param(b: Binder, m: Modifiers) -> Step:
         address = b.address(operand)
         return lambda mask: write(_parameters(b, address(), size, mask), mask)
     variable, offset = operand.base.variable, operand.offset
-    if variable.space not in (".param", ".local"):
-        raise b.refusal(f"{variable.name} is no parameter")
+    spaces = {"param::entry": (".param",), "param::func": (".local",)}
+    if variable.space not in spaces.get(m["space"], (".param", ".local")):
+        raise b.refusal(f"{variable.name} is no variable of .{m['space']}")
     if not 0 <= offset <= (variable.size or 0) - size or offset % size:
         raise b.refusal(
             f"{size} bytes at offset {offset} of the parameter {variable.name}, "

@@ -9,7 +9,7 @@ from cuevo.sim.instructions.table import Form
 
 DECLARATIONS = """
 .reg .pred p<10>; .reg .b16 h<20>; .reg .b32 r<20>; .reg .b64 d<20>; .reg .f32 f<20>;
-.reg .f64 g<20>;
+.reg .f64 g<20>; .param .align 16 .b8 given[64];
 """
 _BANKS = {
     "pred": "p",
@@ -39,7 +39,10 @@ def statement(form: Form, opcode: str) -> str:
         if each.when and not m[each.when]:
             continue
         if each.constant is not None or each.address or each.type in _FIXED:
-            fixed = "[d19]" if each.address else _FIXED.get(each.type) or str(each.constant)
+            # Parameters of calls are known by name only.
+            of_call = opcode.startswith("st.param") or "param::func" in opcode
+            place = "[given]" if of_call else "[d19]"
+            fixed = place if each.address else _FIXED.get(each.type) or str(each.constant)
             operands.append(fixed)
             continue
         scalar = each.type or ("pred" if each.name in "pq" else default)

@@ -129,3 +129,17 @@ def test_hinted_atomics(run_kernel: Any) -> None:
     """
     run_kernel(body, memory, out)
     assert memory.tolist() == [64, 31] and out.tolist() == [2 * n for n in range(32)]
+
+
+def test_subnormal_sums(run_kernel: Any) -> None:
+    """Global memory has none of them, shared memory has."""
+    memory, out = np.full(2, 1e-40, np.float32), np.zeros(32, np.float32)
+    body = f"""
+    {START} .shared .f32 own; setp.eq.u32 e, n, 0; mov.b32 f0, 0f00000400; mov.b32 f1, 0f00C00000;
+    @e st.shared.f32 [own], 0f00000000; bar.warp.sync -1;
+    red.shared.add.f32 [own], f0; @e red.global.add.f32 [p], f0; @e red.global.add.f32 [p+4], f1;
+    ld.volatile.shared.f32 f0, [own]; st.global.f32 [q], f0; ret;
+    """
+    run_kernel(body, memory, out)
+    tiny, normal = np.uint32([0x400, 0xC00000]).view(np.float32)
+    assert memory.tolist() == [0, normal] and (out == 32 * tiny).all()

@@ -77,8 +77,10 @@ def test_the_table_asks_for_what_the_assembler_asks_for() -> None:
 
 def test_each_form_assembles_at_its_version_and_target() -> None:
     by_level: dict[Level, list[str]] = defaultdict(list)
-    for _, text, level in sampled()[::5]:
-        by_level[level].append(text)
+    for opcode, text, level in sampled()[::5]:
+        # A result of a call is read after a call only.
+        if "param::func" not in opcode:
+            by_level[level].append(text)
     for level, listed in by_level.items():
         major, minor = first_version(level)
         arch = level.target if level.number >= 75 else "sm_75"
