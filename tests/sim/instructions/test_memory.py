@@ -1,4 +1,4 @@
-"""cuevo.sim.instructions.memory: loads, stores, parameters, atomics."""
+"""cuevo.sim.instructions: load, store, cache and atomic, on global and shared memory."""
 
 import re
 import struct

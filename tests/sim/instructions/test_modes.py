@@ -250,3 +250,17 @@ def test_from_double_to_halves(run_elementwise: Any, numbers: Any) -> None:
             body = f"cvt.{mode}.{name}.f64 d, a;"
             d = run_elementwise(body, "sm_90", a=("f64", a), d="u16")
             np.testing.assert_array_equal(d, rounded(a, name, mode))
+
+
+def test_truth_in_halves(run_elementwise: Any) -> None:
+    a, b = np.array([1, 2, 3, 2], np.int32), np.array([2, 2, 2, 1], np.int32)
+    body = """
+    set.lt.f16.s32 d, a, b; set.eq.bf16.b32 e, a, b; cvt.rn.f32.s32 x, a; cvt.rn.f32.s32 y, b;
+    set.gtu.f16.f32 f, x, y;
+    """
+    declared = ".reg .f32 x, y;"
+    d, e, f = run_elementwise(
+        declared + body, "sm_90", a=("s32", a), b=("s32", b), d="f16", e="bf16", f="f16"
+    )
+    assert d.tolist() == [1, 0, 0, 0] and f.tolist() == [0, 0, 1, 1]
+    assert e.astype(float).tolist() == [0, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""cuevo.sim.instructions.select: comparison, selection, moves."""
+"""cuevo.sim.instructions: compare and select."""
 
 import operator
 from typing import Any
