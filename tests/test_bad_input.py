@@ -193,12 +193,12 @@ def test_a_kernel_that_does_not_assemble(broken: Any) -> None:
 
 @unit
 def test_an_instruction_that_the_cpu_executor_does_not_know(broken: Any) -> None:
-    kernel, place = broken("    dp4a.u32.u32 e0, e0, e0, e0;")
+    kernel, place = broken("    vadd4.u32.u32.u32 e0, e0, e0, e0;")
     with pytest.raises(SimulatorError) as caught:
         SimExecutor("sm_80").load(kernel)
     message = str(caught.value)
     assert message.startswith(place)
-    assert "dp4a.u32.u32" in message
+    assert "vadd4.u32.u32.u32" in message
     assert "evoformer_forward_sm80(head_dim=32, " in message
 
 

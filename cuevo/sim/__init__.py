@@ -4,14 +4,16 @@ The threadblocks of a launch run in chunks of some hundred warps, all in step: a
 few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest instruction goes first.
 
 What is checked, each fault with file, line, block and thread: instructions and types when a kernel
-is loaded; global accesses against the buffers of the launch; shared accesses against what was
-written, what asynchronous copies still own, and what other warps do between the same two barriers;
-alignment; registers that were never written; ``.aligned`` instructions and member masks under
-divergence; barriers that are never complete.
+is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
+of the launch; shared accesses against what was written, what asynchronous copies still own, and
+what other warps do between the same two barriers; alignment; local memory and registers that were
+never written; ``.aligned`` instructions and member masks under divergence; barriers that are never
+complete.
 
 Where the PTX ISA leaves a choice: asynchronous copies read global memory when they are issued;
 barriers without a count wait for the warps that have not exited; atomics take their turns in the
-order of blocks, warps and lanes; approximate functions are correctly rounded.
+order of blocks, warps and lanes; approximate functions are correctly rounded; the lowest lane is
+elected; a clock advances with each look at it.
 
 With ``SimExecutor(arch, profile=True)`` a kernel's `profile` has the executions of each instruction
 in its last launch, and for each access of shared memory the wavefronts that its banks needed.

@@ -19,6 +19,7 @@ from cuevo.sim.syntax import (
     IntegerOperand,
     Operand,
     PairOperand,
+    Register,
     RegisterOperand,
     SinkOperand,
     SpecialOperand,
@@ -36,16 +37,14 @@ class Binder:
         """Compute capability, 80 for sm_80."""
         self.reads: set[int] = set()
         self.writes: set[int] = set()
+        self._timed = False
 
     # -- Operands by position ---------------------------------------------------------------------
 
-    def count(self, low: int, high: int | None = None) -> int:
-        """Check the number of operands."""
-        found = len(self.instruction.operands)
-        if not low <= found <= (low if high is None else high):
-            expected = str(low) if high is None or high == low else f"{low} to {high}"
-            raise self.refusal(f"{self.instruction.opcode} takes {expected} operands, not {found}")
-        return found
+    @property
+    def operands(self) -> int:
+        """How many there are; the table of forms has checked it."""
+        return len(self.instruction.operands)
 
     def operand(self, index: int) -> Operand:
         return self.instruction.operands[index]
@@ -70,9 +69,7 @@ class Binder:
             return _low_part(self.machine.register(register), scalar.dtype)
         match operand:
             case SpecialOperand(name):
-                if scalar.bits != 32 or scalar.kind == "f":
-                    raise self.refusal(f"{name} is a 32-bit integer")
-                return self.machine.special[name].view(scalar.dtype)
+                return self._special(name, scalar)
             case IntegerOperand(value):
                 if scalar.kind == "f":
                     raise self.refusal(f"{value} is an integer; {scalar.name} takes 0f... or 1.0")
@@ -80,12 +77,18 @@ class Binder:
             case FloatOperand():
                 return self._float(operand, scalar)
             case SymbolOperand(variable, offset):
-                if variable.space == ".param":
-                    return _integer(self.machine.parameter_offset(variable.name) + offset, scalar)
-                return _integer(self.machine.shared_address[variable.name] + offset, scalar)
+                return _integer(self.machine.address_of(variable) + offset, scalar)
         raise self.refusal(
             f"an operand of {self.instruction.opcode} is of a kind that it does not take"
         )
+
+    def _special(self, name: str, scalar: ScalarType) -> AnyArray:
+        values = self.machine.special[name]
+        bits = 8 * values.dtype.itemsize
+        if scalar.bits != bits or scalar.kind == "f":
+            raise self.refusal(f"{name} is a {bits}-bit integer")
+        self._timed |= name.startswith(("%clock", "%globaltimer"))
+        return values.view(scalar.dtype)
 
     def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
         """Like `source`, with constants spread over all lanes."""
@@ -116,11 +119,15 @@ class Binder:
             )
         return elements
 
-    def address(self, operand: Operand) -> Callable[[], AnyArray]:
-        """The addresses of ``[base + offset]`` when called: uint32 or uint64."""
+    def address(self, operand: Operand, space: str = "") -> Callable[[], AnyArray]:
+        """The addresses of ``[base + offset]`` when called: uint32 or uint64. With `space`, such as
+        ``.shared``, a variable must be of that.
+        """
         if not isinstance(operand, AddressOperand):
             raise self.refusal(f"{self.instruction.opcode} needs an address in brackets here")
         base, offset = operand.base, operand.offset
+        if space and isinstance(base, SymbolOperand) and base.variable.space != space:
+            raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")
         shape = self.machine.shape
         if not isinstance(base, RegisterOperand):
             start = 0
@@ -136,6 +143,12 @@ class Binder:
             return lambda: array
         added = array.dtype.type(offset & (2**bits - 1))
         return lambda: array + added
+
+    def carry_in(self) -> AnyArray:
+        """The carry flag of each thread, which instructions with ``.cc`` write."""
+        carry = self._carry()
+        self.reads.add(carry.slot)
+        return self.machine.register(carry)
 
     # -- Destinations -----------------------------------------------------------------------------
 
@@ -154,6 +167,16 @@ class Binder:
             return raw
         return raw if raw.dtype is scalar.dtype else raw.view(scalar.dtype)
 
+    def carry_out(self) -> AnyArray:
+        carry = self._carry()
+        self.writes.add(carry.slot)
+        return self.machine.register(carry)
+
+    def _carry(self) -> Register:
+        carry = self.machine.function.carry
+        assert carry is not None
+        return carry
+
     def pair(self, operand: Operand) -> tuple[Operand, Operand]:
         """The two destinations of ``p|q``; the second one is a sink if it is missing."""
         if isinstance(operand, PairOperand):
@@ -170,6 +193,12 @@ class Binder:
         must have read them by then.
         """
         held = self.scratch("held", destination.dtype)
+        if self._timed:
+            untimed = compute
+
+            def compute(out: AnyArray) -> object:
+                self.machine.tick()
+                return untimed(out)
 
         def step(mask: AnyArray | None) -> None:
             if mask is None:

@@ -9,12 +9,14 @@ import numpy as np
 
 from cuevo.architectures import architecture
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at
-from cuevo.sim.global_memory import Buffer, GlobalMemory
+from cuevo.sim.global_memory import Buffer, GlobalMemory, ModuleMemory
+from cuevo.sim.instructions.levels import Level, declared, loadable
 from cuevo.sim.machine import Geometry, Machine, shared_layout
 from cuevo.sim.parse import parse
 from cuevo.sim.profile import Counters, Profile
 from cuevo.sim.program import Program
 from cuevo.sim.schedule import Schedule
+from cuevo.sim.syntax import Module
 
 _T = TypeVar("_T")
 Progress = Callable[[int, int], None]
@@ -69,11 +71,21 @@ class SimExecutor:
                 raise PtxError(
                     1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
                 )
-            program = Program(function, self.limits.number)
+            level = self._level(module)
+            program = Program(function, self.limits.number, level)
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
         counters = Counters(function.instructions) if self._profiles else None
         return LoadedKernel(kernel, program, self, counters)
+
+    def _level(self, module: Module) -> Level:
+        try:
+            level = declared(module.version, module.target)
+        except ValueError as error:
+            raise PtxError(1, str(error)) from None
+        if not loadable(level, self.arch):
+            raise PtxError(1, f"the text is for {module.target}; this is {self.arch}")
+        return level
 
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
@@ -126,6 +138,9 @@ class LoadedKernel:
         self._program = program
         self._owner = owner
         self._counters = counters
+        self._module_memory = {
+            id(variable): ModuleMemory(variable) for variable in program.function.module_memory
+        }
 
     @property
     def spills(self) -> bool:
@@ -157,7 +172,7 @@ class LoadedKernel:
         geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes))
         self._check(geometry, params)
         packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
-        memory = GlobalMemory(buffers)
+        memory = GlobalMemory([*buffers, *self._module_memory.values()])
         total = geometry.blocks
         chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
         each = -(-total // chunks)
@@ -174,6 +189,9 @@ class LoadedKernel:
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
             machine = Machine(self._program.function, geometry, blocks)
+            machine.module_memory = {
+                key: memory.pointer for key, memory in self._module_memory.items()
+            }
             return Schedule(self._program, machine, self.kernel, self._counters)
 
         return self._owner.machines.get((self._program, geometry, blocks), make)

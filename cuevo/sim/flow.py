@@ -6,6 +6,7 @@ where their ways join.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,17 @@ from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
 
 BARRIERS = 16
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What the threads at a barrier say, and what becomes of it when the barrier is complete."""
+
+    predicate: Callable[[], AnyArray]
+    deliver: Callable[[AnyArray, AnyArray, AnyArray], None]
+    """Gets for each warp how many threads said yes and how many came, and the lanes that want to
+    know.
+    """
 
 
 class Flow:
@@ -27,8 +39,10 @@ class Flow:
         exists: AnyArray,
         block_of_warp: AnyArray,
         on_barrier: Callable[[AnyArray | None], None],
+        start: int = 0,
     ) -> None:
         self._exists = exists
+        self._start = start
         self._block = block_of_warp
         self._on_barrier = on_barrier
         self._blocks = int(block_of_warp[-1]) + 1
@@ -39,6 +53,9 @@ class Flow:
         self._barrier = np.zeros(warps, np.int64)
         self._arrived = np.zeros((self._blocks, BARRIERS), np.int64)
         self._expected = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._true = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._total = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._votes: list[tuple[Vote, AnyArray]] = []
         self._parted: AnyArray = np.zeros(exists.shape, np.int64)
         self.reset()
 
@@ -47,7 +64,7 @@ class Flow:
         self.waiting.fill(False)
         self._arrived.fill(0)
         # The common counter of all lanes, or None where each has its own.
-        self._common: int | None = 0
+        self._common: int | None = self._start
         self._all_alive = bool(self.alive.all())
         self._here: Mask = None
         self._next: int | None = 0
@@ -95,6 +112,12 @@ class Flow:
         """The lanes that run the present instruction, whatever its guard."""
         return self.alive if self._here is None else self._here
 
+    @property
+    def following(self) -> int:
+        """The counter after the present instruction."""
+        assert self._next is not None
+        return self._next
+
     def jump(self, target: int, mask: Mask) -> None:
         if mask is None or self._is_here(mask):
             self._next = target
@@ -111,7 +134,13 @@ class Flow:
         self._release()
 
     def barrier(
-        self, line: int, number: AnyArray, count: AnyArray | None, mask: Mask, wait: bool
+        self,
+        line: int,
+        number: AnyArray,
+        count: AnyArray | None,
+        mask: Mask,
+        wait: bool,
+        vote: Vote | None = None,
     ) -> None:
         """Arrive at a barrier of the block, and wait there until enough have.
 
@@ -136,15 +165,25 @@ class Flow:
         if count is not None and ((count % 32 != 0) | (count <= 0))[warps].any():
             raise Fault("the thread count of a barrier must be a multiple of 32", mask)
         everybody = mask is None or int(np.count_nonzero(mask)) == int(alive.sum())
-        one_barrier = count is None and wait and bool((number == number[0]).all())
+        one_barrier = count is None and wait and vote is None and bool((number == number[0]).all())
         if everybody and one_barrier and not self._arrived.any():
             self._on_barrier(None)
             return
         self._part()
         blocks = self._block[warps]
         numbers = number[warps]
+        threads = np.zeros(blocks.shape, np.int64) if count is None else count[warps]
+        expected = self._expected[blocks, numbers]
+        if ((self._arrived[blocks, numbers] > 0) & (expected != threads)).any():
+            raise Fault("warps are at one barrier with different thread counts", mask)
         np.add.at(self._arrived, (blocks, numbers), 32)
-        self._expected[blocks, numbers] = 0 if count is None else count[warps]
+        self._expected[blocks, numbers] = threads
+        if vote is not None:
+            lanes = self.alive & warps[None, :] if mask is None else mask
+            said = np.count_nonzero(vote.predicate() & lanes, axis=0)[warps]
+            np.add.at(self._true, (blocks, numbers), said)
+            np.add.at(self._total, (blocks, numbers), np.count_nonzero(lanes, axis=0)[warps])
+            self._votes.append((vote, lanes.copy()))
         if wait:
             self.waiting |= warps
             self._barrier[warps] = numbers
@@ -181,6 +220,22 @@ class Flow:
         needed = np.where(self._expected == 0, all_threads[:, None], self._expected)
         complete = (self._arrived > 0) & (self._arrived >= needed)
         if complete.any():
+            if self._votes:
+                self._count(complete)
             self.waiting &= ~complete[self._block, self._barrier]
             self._arrived[complete] = 0
             self._on_barrier(np.asarray(complete.any(axis=1)))
+
+    def _count(self, complete: AnyArray) -> None:
+        """Tell the results of complete barriers to those who voted there."""
+        done = complete[self._block, self._barrier] & self.waiting
+        true, total = (each[self._block, self._barrier] for each in (self._true, self._total))
+        left = []
+        for vote, lanes in self._votes:
+            vote.deliver(true[None, :], total[None, :], lanes & done[None, :])
+            lanes = lanes & ~done[None, :]
+            if lanes.any():
+                left.append((vote, lanes))
+        self._votes = left
+        self._true[complete] = 0
+        self._total[complete] = 0

@@ -9,6 +9,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask
 from cuevo.sim.faults import Fault
+from cuevo.sim.syntax import Variable
 
 _UNIT: dict[int, AnyDType] = {
     size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
@@ -27,6 +28,27 @@ class Buffer(Protocol):
     def extent(self) -> tuple[int, int]: ...
     @property
     def readonly(self) -> bool: ...
+
+
+class ModuleMemory:
+    """A ``.global`` variable of a module; it lives as long as the loaded kernel."""
+
+    readonly = False
+
+    def __init__(self, variable: Variable) -> None:
+        size = variable.size or 0
+        storage = np.zeros(size + variable.alignment, np.uint8)
+        shift = -storage.ctypes.data % variable.alignment
+        self._bytes = storage[shift : shift + size]
+        self._bytes[: len(variable.content)] = np.frombuffer(variable.content, np.uint8)
+
+    @property
+    def pointer(self) -> int:
+        return int(self._bytes.ctypes.data)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.pointer, self.pointer + self._bytes.size
 
 
 def unit_dtype(size: int) -> AnyDType:

@@ -5,6 +5,8 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray
 
 CANONICAL_NAN = np.uint16(0x7FFF)
+TINY = {"f16": 2.0**-14, "bf16": 2.0**-126}
+"""The smallest normal numbers."""
 
 
 def widen(bits: AnyArray, name: str) -> AnyArray:

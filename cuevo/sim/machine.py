@@ -11,13 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.calls import Calls
 from cuevo.sim.copies import Copies
 from cuevo.sim.flow import Flow
 from cuevo.sim.global_memory import GlobalMemory
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
+from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
 
 LANES = 32
+MULTIPROCESSORS = 132
+"""Over which the blocks of a grid are spread, one after the other."""
 _RAW = {1: np.dtype(np.bool_), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
 
 
@@ -61,13 +65,22 @@ class Machine:
         self.written: dict[int, AnyArray] = {}
         self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
         self.shared = SharedMemory(blocks, size, self.block_of_warp, self.warp_in_block)
+        self.local = LocalMemory(function.local, self.shape)
+        self.constant = ConstantMemory(function.constant)
+        self.module_memory: dict[int, int] = {}
+        """Host addresses of the module's ``.global`` variables, by identity."""
+        self.calls = Calls(self.shape)
         self.copies = Copies(self.shape)
         self.global_memory = GlobalMemory(())
         self.params: AnyArray = np.zeros(0, np.uint8)
         self.flow = Flow(
-            self._thread_numbers() < geometry.threads, self.block_of_warp, self.shared.races.barrier
+            self._thread_numbers() < geometry.threads,
+            self.block_of_warp,
+            self.shared.races.barrier,
+            function.start,
         )
         self.special = self._special_registers()
+        self._clock = 0
 
     def begin(self, first_block: int, params: AnyArray, buffers: GlobalMemory) -> None:
         """Make ready to run the blocks from `first_block` on."""
@@ -76,6 +89,7 @@ class Machine:
         self.global_memory = buffers
         self.flow.reset()
         self.shared.reset()
+        self.local.reset()
         self.copies.reset()
         for flags in self.written.values():
             flags.fill(False)
@@ -85,6 +99,29 @@ class Machine:
             "xyz", (number % x, number // x % y, number // (x * y)), strict=True
         ):
             self.special[f"%ctaid.{axis}"][...] = value
+        self.special["%smid"][...] = number % MULTIPROCESSORS
+
+    def tick(self) -> None:
+        """Time goes on: each look at a clock finds it further."""
+        self._clock += 1
+        for name in ("%clock64", "%globaltimer"):
+            self.special[name][...] = self._clock
+        for name in ("%clock", "%globaltimer_lo"):
+            self.special[name][...] = self._clock & 0xFFFFFFFF
+
+    def address_of(self, variable: Variable) -> int:
+        """Where a variable begins in its state space."""
+        match variable.space:
+            case ".param":
+                return self.parameter_offset(variable.name)
+            case ".shared":
+                return self.shared_address[variable.name]
+            case ".local":
+                return self.local.addresses[id(variable)]
+            case ".const":
+                return self.constant.addresses[id(variable)]
+        # Bound for the first time, at load, it has no memory yet.
+        return self.module_memory.get(id(variable), 0)
 
     @property
     def alive(self) -> AnyArray:
@@ -151,6 +188,14 @@ class Machine:
             "%laneid": lane,
             "%warpid": self.warp_in_block[None, :],
             "%nwarpid": self.geometry.warps,
+            "%smid": 0,
+            "%nsmid": MULTIPROCESSORS,
+            "%clock": 0,
+            "%clock_hi": 0,
+            "%globaltimer_lo": 0,
+            "%globaltimer_hi": 0,
+            "%dynamic_smem_size": self.geometry.shared_bytes,
+            "%total_smem_size": self.shared.size,
             "%lanemask_eq": 1 << lane,
             "%lanemask_lt": below,
             "%lanemask_le": below | (1 << lane),
@@ -163,10 +208,13 @@ class Machine:
             values[f"%ntid.{axis}"] = threads
             values[f"%nctaid.{axis}"] = blocks
             values[f"%ctaid.{axis}"] = 0
-        return {
+        special = {
             name: np.array(np.broadcast_to(value, self.shape), np.uint32)
             for name, value in values.items()
         }
+        for name in ("%clock64", "%globaltimer", "%gridid"):
+            special[name] = np.zeros(self.shape, np.uint64)
+        return special
 
 
 def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:

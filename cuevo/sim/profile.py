@@ -70,7 +70,7 @@ class Counters:
         """The steps of the straight run that begins at `start`, made to count."""
         counted = [
             self._watched(index, step, machine)
-            if ".shared" in self._instructions[index].opcode
+            if _may_touch_shared(self._instructions[index].opcode)
             else step
             for index, step in enumerate(steps, start)
         ]
@@ -114,3 +114,10 @@ class Counters:
             step(mask)
 
         return watched
+
+
+def _may_touch_shared(opcode: str) -> bool:
+    """Whether an instruction names shared memory, or takes generic addresses."""
+    words = opcode.replace("::", ".").split(".")
+    spaces = {"global", "local", "const", "param"} & set(words)
+    return "shared" in words or (words[0] in ("ld", "st", "atom", "red") and not spaces)

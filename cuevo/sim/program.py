@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cuevo.sim import instructions
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault, PtxError
+from cuevo.sim.instructions.levels import Level
 from cuevo.sim.instructions.table import Form, Modifiers, find
 from cuevo.sim.machine import Geometry, Machine
-from cuevo.sim.syntax import Function, Instruction, LabelOperand
-
-assert instructions.__all__  # imported for the table that it fills
+from cuevo.sim.syntax import CallOperand, Function, Instruction, LabelOperand, TargetsOperand
 
 
 @dataclass
@@ -31,21 +29,23 @@ class Operation:
 
 
 class Program:
-    """Checks every instruction of `function` for `arch`; raises `PtxError` for the first that it
-    refuses.
+    """Checks every instruction of `function`, declared for `level`, to run as `arch` does; raises
+    `PtxError` for the first that it refuses.
     """
 
-    def __init__(self, function: Function, arch: int) -> None:
+    def __init__(self, function: Function, arch: int, level: Level) -> None:
         self.function = function
         self.arch = arch
+        self.level = level
         probe = Machine(function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
-        self._forms: dict[str, tuple[Form, Modifiers]] = {}
+        self._forms: dict[tuple[str, int], tuple[Form, Modifiers]] = {}
         self.operations = [
             self._operation(instruction, probe) for instruction in function.instructions
         ]
         if not self.operations:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
+        self._returns = self._find_returns()
         self.tracked = self._find_suspects()
 
     def end_of_run(self, start: int) -> int:
@@ -83,9 +83,10 @@ class Program:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _operation(self, instruction: Instruction, probe: Machine) -> Operation:
-        found = self._forms.get(instruction.opcode)
+        key = instruction.opcode, len(instruction.operands)
+        found = self._forms.get(key)
         if found is None:
-            found = self._forms[instruction.opcode] = find(instruction, self.arch)
+            found = self._forms[key] = find(instruction, self.level)
         form, modifiers = found
         binder = Binder(probe, instruction, self.arch)
         form.bind(binder, modifiers)
@@ -95,7 +96,8 @@ class Program:
         return Operation(instruction, form, modifiers, frozenset(reads), frozenset(binder.writes))
 
     def _find_starts(self) -> frozenset[int]:
-        starts = {0, *self.function.labels.values()}
+        starts = {self.function.start, *self.function.labels.values()}
+        starts.update(each.begin for each in self.function.subroutines.values())
         for index, operation in enumerate(self.operations):
             if operation.form.control:
                 starts.update((index, index + 1))
@@ -105,14 +107,29 @@ class Program:
         operation = self.operations[index]
         opcode = operation.instruction.opcode.split(".")[0]
         conditional = operation.instruction.guard is not None
-        following = []
-        if opcode == "bra":
-            (label,) = operation.instruction.operands
-            assert isinstance(label, LabelOperand)
-            following.append(self.function.labels[label.name])
-        if opcode not in ("bra", "ret", "exit", "trap") or conditional:
+        following: list[int] = []
+        for operand in operation.instruction.operands:
+            match operand:
+                case LabelOperand(name):
+                    following.append(self.function.labels[name])
+                case TargetsOperand(names):
+                    following += [self.function.labels[name] for name in names]
+                case CallOperand(name):
+                    following.append(self.function.subroutines[name].begin)
+        if opcode == "ret":
+            following += self._returns.get(operation.instruction.subroutine, [])
+        if opcode not in ("bra", "brx", "call", "ret", "exit", "trap") or conditional:
             following.append(index + 1)
         return [each for each in following if each < len(self.operations)]
+
+    def _find_returns(self) -> dict[str, list[int]]:
+        """Where each device function may go back to."""
+        found: dict[str, list[int]] = {}
+        for index, instruction in enumerate(self.function.instructions):
+            for operand in instruction.operands:
+                if isinstance(operand, CallOperand):
+                    found.setdefault(operand.function, []).append(index + 1)
+        return found
 
     def _find_suspects(self) -> frozenset[int]:
         """Forward data flow over straight runs: which registers are surely written when each run
@@ -122,8 +139,8 @@ class Program:
         """
         everything = (1 << len(self.function.registers)) - 1
         entry = dict.fromkeys(self.starts, everything)
-        entry[0] = 0
-        work = [0]
+        entry[self.function.start] = 0
+        work = [self.function.start]
         seen: set[int] = set()
         while work:
             start = work.pop()

@@ -58,6 +58,22 @@ class LabelOperand:
 
 
 @dataclass(frozen=True)
+class TargetsOperand:
+    """The labels of a ``.branchtargets`` list."""
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CallOperand:
+    """``(results), function, (arguments)``"""
+
+    function: str
+    results: tuple["Operand", ...]
+    arguments: tuple["Operand", ...]
+
+
+@dataclass(frozen=True)
 class SinkOperand:
     """``_``: a result that nobody wants."""
 
@@ -88,13 +104,21 @@ class AddressOperand:
 ScalarOperand = (
     RegisterOperand | SpecialOperand | IntegerOperand | FloatOperand | SymbolOperand | SinkOperand
 )
-Operand = ScalarOperand | LabelOperand | PairOperand | VectorOperand | AddressOperand
+Operand = (
+    ScalarOperand
+    | LabelOperand
+    | TargetsOperand
+    | CallOperand
+    | PairOperand
+    | VectorOperand
+    | AddressOperand
+)
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A ``.param`` or ``.shared`` variable; `size` is None for ``.extern .shared`` memory, sized
-    by the launch.
+    """`size` is None for ``.extern .shared`` memory, sized by the launch. The parameters of calls
+    are of the space ``.local``, as each thread has its own.
     """
 
     name: str
@@ -102,6 +126,19 @@ class Variable:
     size: int | None
     alignment: int
     line: int
+    content: bytes = b""
+    """What it is initialised with."""
+
+
+@dataclass(frozen=True)
+class Subroutine:
+    """A ``.func``, its body among the instructions of the entry that calls it."""
+
+    name: str
+    begin: int
+    """Index of its first instruction."""
+    results: tuple[Register | Variable, ...]
+    parameters: tuple[Register | Variable, ...]
 
 
 @dataclass(frozen=True)
@@ -112,6 +149,8 @@ class Instruction:
     guard: RegisterOperand | None
     line: int
     """Line of the text where it begins, counted from 1."""
+    subroutine: str = ""
+    """The ``.func`` that it is in; "" in the entry's own body."""
 
 
 @dataclass
@@ -123,9 +162,20 @@ class Function:
     parameters: dict[str, Variable] = field(default_factory=dict)
     registers: list[Register] = field(default_factory=list)
     shared: list[Variable] = field(default_factory=list)
+    local: list[Variable] = field(default_factory=list)
+    """Per thread: ``.local`` variables and the parameters of calls."""
+    constant: list[Variable] = field(default_factory=list)
+    module_memory: list[Variable] = field(default_factory=list)
+    """``.global`` variables of the module."""
+    subroutines: dict[str, Subroutine] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
+    """Those of device functions come before those that call them, the entry's own last."""
+    start: int = 0
+    """Index of the entry's first instruction."""
     labels: dict[str, int] = field(default_factory=dict)
     """Index of the instruction that a label stands in front of; may be one past the last."""
+    carry: Register | None = None
+    """The carry flag, if an instruction uses it."""
     required_threads: tuple[int, int, int] | None = None
     maximum_threads: tuple[int, int, int] | None = None
 

@@ -70,7 +70,7 @@ class Elementwise(Protocol):
 def kernel_text(body: str, parameters: int, target: str = "sm_80") -> str:
     listed = ", ".join(f".param .u64 p{i}" for i in range(parameters))
     return f"""
-.version 7.8
+.version 8.8
 .target {target}
 .address_size 64
 .visible .entry test({listed})
@@ -89,7 +89,7 @@ def launch(
     shared: int,
     readonly: tuple[int, ...] = (),
 ) -> LoadedKernel:
-    kernel = executor.load_text("test", kernel_text(body, len(arrays)))
+    kernel = executor.load_text("test", kernel_text(body, len(arrays), executor.arch))
     kernel.launch(
         (grid, 1, 1),
         (block, 1, 1) if isinstance(block, int) else block,

@@ -203,9 +203,38 @@ def test_instructions_of_later_architectures(arch: str) -> None:
     launch(SimExecutor(arch).load_text("add_one", text), x, 64, grid=1)
     assert (x == 1).all()
     later = text.replace("add.f32 f, f,", "min.NaN.f32 f, f,")
-    message = rf"min\.NaN\.f32 needs sm_80 or later; this is {arch}"
+    message = rf"min\.NaN\.f32 needs sm_80 or later; the target is {arch}"
     with pytest.raises(SimulatorError, match=message):
         SimExecutor(arch).load_text("add_one", later)
+
+
+def test_instructions_of_later_versions() -> None:
+    text = TEXT.replace("add.f32 f, f,", "min.NaN.xorsign.abs.f32 f, f,").replace("sm_80", "sm_86")
+    text = text.replace(".version 7.0", ".version 7.1")
+    with pytest.raises(SimulatorError) as caught:
+        SimExecutor("sm_90").load_text("add_one", text, origin)
+    assert str(caught.value).splitlines()[0] == (
+        "ptx/lib/thing.ptx:1014: min.NaN.xorsign.abs.f32 needs PTX ISA 7.2 or later; "
+        "the .version is 7.1"
+    )
+    SimExecutor("sm_90").load_text("add_one", text.replace(".version 7.1", ".version 7.2"), origin)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sm_80", "sm_86", "the text is for sm_86; this is sm_80"),
+        ("sm_80", "sm_35", r"does not know the \.target 'sm_35'"),
+        (".version 7.0", ".version 6.5", r"\.target sm_80 needs \.version 7\.0; this is 6\.5"),
+        (".version 7.0\n", "", r"must begin with \.version"),
+    ],
+)
+def test_texts_for_other_devices(old: str, new: str, message: str) -> None:
+    text = TEXT.replace(old, new)
+    if new == "sm_86":
+        text = text.replace(".version 7.0", ".version 7.1")
+    with pytest.raises(SimulatorError, match=message):
+        SimExecutor("sm_80").load_text("add_one", text)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,11 @@ ELEMENTWISE = {
     "f32": """
     add.f32; sub.f32; mul.f32; add.ftz.f32; mul.ftz.f32; add.rz.f32; sub.rm.f32; mul.rp.f32;
     mul.rz.ftz.f32; add.sat.f32; mul.ftz.sat.f32; min.f32; max.f32; min.ftz.f32; max.NaN.f32;
-    div.rn.f32; copysign.f32
+    div.rn.f32; div.rz.f32; div.rp.ftz.f32; copysign.f32
     """,
     "f32 one": """
-    neg.f32; abs.f32; neg.ftz.f32; rcp.rn.f32; sqrt.rn.f32; rcp.rn.ftz.f32; cvt.rni.f32.f32;
+    neg.f32; abs.f32; neg.ftz.f32; rcp.rn.f32; sqrt.rn.f32; rcp.rn.ftz.f32; rcp.rz.f32;
+    rcp.rm.ftz.f32; sqrt.rp.f32; sqrt.rz.f32; cvt.rna.tf32.f32; cvt.rni.f32.f32;
     cvt.rzi.s32.f32; cvt.rni.u32.f32; cvt.rmi.ftz.s32.f32; cvt.rn.f32.s32; cvt.rz.f32.u32
     """,
     "f32 three": "fma.rn.f32; fma.rn.ftz.f32; fma.rz.f32; fma.rm.f32; fma.rp.sat.f32",
@@ -69,14 +70,19 @@ ELEMENTWISE = {
     "cvt.rz.f16x2.f32; cvt.rn.relu.f16x2.f32",
     "halves": "add.f16x2; mul.f16x2; sub.ftz.f16x2; min.f16x2; max.NaN.f16x2; min.bf16x2;"
     "max.bf16x2",
+    "words of halves": "set.lt.u32.f16x2; set.gtu.f16x2.f16x2; set.ne.ftz.u32.f16x2",
     "halves one": "neg.f16x2; neg.bf16x2; abs.bf16x2",
     "halves three": "fma.rn.f16x2; fma.rn.bf16x2; fma.rn.relu.f16x2; fma.rn.sat.f16x2;"
     "fma.rn.ftz.f16x2",
-    "integers": "mul.hi.s32; mul.hi.u32; min.s32; max.u32; shl.b32; shr.s32; shr.u32; prmt.b32 3",
+    "integers": "mul.hi.s32; mul.hi.u32; min.s32; max.u32; shl.b32; shr.s32; shr.u32; prmt.b32 3;"
+    "add.sat.s32; sub.sat.s32; mul24.lo.s32; mul24.hi.u32; bmsk.clamp.b32; bmsk.wrap.b32;"
+    "szext.clamp.s32; szext.wrap.u32; cvt.pack.sat.s16.s32; cvt.pack.sat.u8.s32.b32 3",
     "integers one": "abs.s32; neg.s32; clz.b32; brev.b32; popc.b32; bfind.s32; bfind.u32; cnot.b32;"
+    "bfind.shiftamt.u32; bfind.shiftamt.s32;"
     "cvt.sat.s8.s32; cvt.sat.u8.s32; cvt.s16.s32; cvt.sat.u16.u32",
     "integers three": "bfe.s32; bfe.u32; shf.l.clamp.b32; shf.r.wrap.b32; prmt.b32; prmt.b32.ecl;"
-    "prmt.b32.ecr; prmt.b32.b4e; mad.hi.s32",
+    "prmt.b32.ecr; prmt.b32.b4e; mad.hi.s32; mad.hi.sat.s32; mad24.hi.s32; mad24.hi.sat.s32;"
+    "sad.s32; sad.u32; dp4a.u32.s32; dp4a.s32.s32; dp2a.lo.u32.u32; dp2a.hi.s32.u32; fns.b32",
 }
 
 

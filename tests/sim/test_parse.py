@@ -143,7 +143,8 @@ def test_constant_expressions(text: str, value: int) -> None:
         ("f 1 2;", "found '2'"),
         ("f +;", "expected an operand, found ';'"),
         (".branchtargets a;", r"does not know the directive \.branchtargets"),
-        (".local .b8 x[4];", r"does not know the directive \.local"),
+        (".local .b8 x[4] = {1};", r"a variable in \.local cannot be initialised"),
+        ("call f, (1);", "there is no function 'f' before this call"),
         ("ret", r"expected ',' or ';' after an operand|expected an operand"),
     ],
 )
@@ -157,8 +158,8 @@ def test_errors_have_their_line(body: str, message: str) -> None:
     ("text", "message"),
     [
         (".version 7.0\n.target sm_80\n.address_size 32\n", "needs .address_size 64"),
-        (f"{HEAD}.func f() {{ ret; }}", r"does not know \.func at module level"),
-        (f"{HEAD}.global .b32 x;", r"does not know \.global at module level"),
+        (f"{HEAD}.alias f, g;", r"does not know \.alias at module level"),
+        (f"{HEAD}.global .b8 x[2] = {{1, 2, 3}};", "'x' has 2 bytes, its content more"),
         (
             f"{HEAD}.entry k() .cluster_dim 2 {{ ret; }}",
             r"does not know the directive \.cluster_dim",

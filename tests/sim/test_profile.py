@@ -140,3 +140,14 @@ def test_results_are_the_same(profile_of: Any, run_kernel: Any) -> None:
     profile_of(body, counted, block=64, shared=256)
     np.testing.assert_array_equal(counted, plain)
     assert plain[0] == 63
+
+
+def test_generic_accesses_count_where_they_are(profile_of: Any) -> None:
+    body = """
+    .shared .align 4 .b8 smem[128]; .local .b32 own; .reg .b64 p, q, w; .reg .b32 n, x;
+    mov.u32 n, %tid.x; mul.wide.u32 w, n, 4; mov.u64 p, smem; add.u64 p, p, w;
+    st.shared.b32 [p], n; cvta.shared.u64 q, p; ld.b32 x, [q]; st.b32 [q], x;
+    mov.u64 p, own; cvta.local.u64 p, p; st.b32 [p], x; ret;
+    """
+    used = [(use.opcode, use.executions) for use in profile_of(body).banks]
+    assert used == [("st.shared.b32", 1), ("ld.b32", 1), ("st.b32", 1)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cuevo.errors import SimulatorError
+from cuevo.sim.instructions.levels import level
 from cuevo.sim.parse import parse
 from cuevo.sim.program import Program
 
@@ -74,7 +75,7 @@ def test_flags_are_those_of_the_present_block(run_kernel: Any) -> None:
 
 def program(body: str) -> Program:
     text = f".version 7.0\n.target sm_80\n.address_size 64\n.entry k() {{ {body} }}"
-    return Program(parse(text).functions["k"], 80)
+    return Program(parse(text).functions["k"], 80, level("7.0:80"))
 
 
 def test_runs_end_at_labels_and_control() -> None:

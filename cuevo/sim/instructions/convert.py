@@ -1,17 +1,15 @@
-"""cvt and cvta."""
+"""cvt among integers and floating-point numbers."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import float32, halves
+from cuevo.sim import float32, float64, formats, halves
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES, ScalarType
 
-_INTEGERS = ".u8|.u16|.u32|.u64|.s8|.s16|.s32|.s64"
-_FLOATS = ".f16|.f32|.f64"
 _TO_INTEGER: dict[str, Callable[[AnyArray], AnyArray]] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -20,14 +18,49 @@ _TO_INTEGER: dict[str, Callable[[AnyArray], AnyArray]] = {
 }
 
 
+def _exact(x: AnyArray, name: str, m: Modifiers) -> AnyArray:
+    """A floating-point source as float64; with ``.ftz`` subnormals of f32 are zeros."""
+    if TYPES[name].bits == 16:
+        return halves.widen(x.view(np.uint16), name).astype(np.float64)
+    if name == "f32" and m.get("ftz"):
+        x = float32.flushed(x)
+    return x.astype(np.float64)
+
+
+def _saturated(x: AnyArray) -> AnyArray:
+    """To between 0 and 1; NaN becomes +0, and so does -0."""
+    return np.asarray(np.nan_to_num(np.clip(x, 0, 1), nan=0.0) + x.dtype.type(0))
+
+
+def _float_destination(b: Binder, scalar: ScalarType) -> tuple[AnyArray, bool]:
+    """The register, and whether it wants patterns: one that is wider than the type takes them,
+    extended by zeros.
+    """
+    d = b.destination(b.operand(0), scalar, wider=True)
+    if scalar.bits == 16:
+        return (d if d.dtype.kind == "u" else d.view(np.uint16)), True
+    return d, d.dtype.kind == "u"
+
+
+def _put(out: AnyArray, value: AnyArray, scalar: ScalarType, as_bits: bool) -> None:
+    """Write numbers of the type `scalar`, any NaN as the canonical one."""
+    if scalar.bits == 16:
+        np.copyto(out, formats.patterns(value, scalar.name))
+        return
+    value = np.array(value, scalar.dtype)
+    float32.canonicalize(value)
+    np.copyto(out, value.view(f"u{scalar.bits // 8}") if as_bits else value)
+
+
+# -- Integers -------------------------------------------------------------------------------------
+
+
 def _store_integer(out: AnyArray, value: AnyArray, scalar: ScalarType) -> None:
     """Write an integer; a wider register gets it extended by its sign, or by zeros."""
     np.copyto(out, value.astype(scalar.dtype), casting="unsafe")
 
 
-@form(f"cvt{{.sat}}<to:{_INTEGERS}><from:{_INTEGERS}>")
-def integer_to_integer(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+def between_integers(b: Binder, m: Modifiers) -> Step:
     target, origin = TYPES[m["to"]], TYPES[m["from"]]
     x = b.source(b.operand(1), origin, wider=True)
     d = b.destination(b.operand(0), target, wider=True)
@@ -35,7 +68,7 @@ def integer_to_integer(b: Binder, m: Modifiers) -> Step:
 
     def compute(out: AnyArray) -> None:
         value = x
-        if m["sat"]:
+        if m.get("sat"):
             value = np.maximum(value, max(info.min, int(np.iinfo(x.dtype).min)))
             value = np.minimum(value, min(info.max, int(np.iinfo(x.dtype).max)))
         _store_integer(out, value, target)
@@ -43,151 +76,146 @@ def integer_to_integer(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, compute)
 
 
-@form(f"cvt<round:.rni|.rzi|.rmi|.rpi>{{.ftz}}{{.sat}}<to:{_INTEGERS}><from:{_FLOATS}>")
-def float_to_integer(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    target, origin = TYPES[m["to"]], TYPES[m["from"]]
-    x = b.source(b.operand(1), origin, wider=True)
+def to_integer(b: Binder, m: Modifiers) -> Step:
+    """Out of range saturates. A NaN gives 0, but where f64 or 64 bits take part the top bit."""
+    target, name = TYPES[m["to"]], m["from"]
+    x = b.source(b.operand(1), TYPES[name], wider=True)
     d = b.destination(b.operand(0), target, wider=True)
     info = np.iinfo(target.dtype)
     rounding = _TO_INTEGER[m["round"]]
+    has_64_bits = name == "f64" or target.bits == 64
+    of_nan = np.array(1 << (target.bits - 1) if has_64_bits else 0, f"u{target.bits // 8}")
 
     def compute(out: AnyArray) -> None:
-        value = rounding((float32.flushed(x) if m["ftz"] else x).astype(np.float64))
-        # Out of range saturates; NaN gives 0 (the ISA's rule for up to 32 bits).
-        value = np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        value = rounding(_exact(x, name, m))
+        nan = np.isnan(value)
         low, high = value <= float(info.min), value >= float(info.max)
-        result = np.where(low | high, 0, value).astype(target.dtype)
+        result = np.where(low | high | nan, 0, value).astype(target.dtype)
         result = np.where(low, target.dtype.type(info.min), result)
-        _store_integer(out, np.where(high, target.dtype.type(info.max), result), target)
+        result = np.where(high, target.dtype.type(info.max), result)
+        _store_integer(out, np.where(nan, of_nan.view(target.dtype), result), target)
 
     return b.alu(d, compute)
 
 
-@form(f"cvt<round:.rn|.rz|.rm|.rp><to:{_FLOATS}><from:{_INTEGERS}>")
-def integer_to_float(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+def from_integer(b: Binder, m: Modifiers) -> Step:
     target, origin, mode = TYPES[m["to"]], TYPES[m["from"]], m["round"]
     x = b.source(b.operand(1), origin, wider=True)
-    d = b.destination(b.operand(0), target)
-    if target.bits != 32 and mode != "rn":
-        raise b.refusal(f".{mode} to .{target.name} is not supported")
+    d, as_bits = _float_destination(b, target)
+    saturate = bool(m.get("sat"))
+    if mode == "rn" and target.bits >= 32 and not saturate and not as_bits:
+        # NumPy rounds integers to nearest even.
+        return b.alu(d, lambda out: np.copyto(out, x, casting="unsafe"))
 
     def compute(out: AnyArray) -> None:
-        if mode == "rn":
-            # NumPy rounds integers to nearest even; to float16 it goes by way of a wider type.
-            if target.bits == 16:
-                np.copyto(out, _odd_float64(x).astype(np.float16))
-            else:
-                np.copyto(out, x, casting="unsafe")
+        if target.bits == 64:
+            value = x.astype(np.float64) if x.dtype.itemsize < 8 else float64.add(*_parts(x), mode)
+        elif target.bits == 32:
+            value = float32.directed(_odd_float64(x), mode)
         else:
-            np.copyto(out, float32.directed(_odd_float64(x), mode))
+            value = formats.rounded(_odd_float64(x), target.name, mode)
+        _put(out, _saturated(value) if saturate else value, target, as_bits)
 
     return b.alu(d, compute)
+
+
+def _parts(x: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """A 64-bit integer as the sum of two float64."""
+    high, low = x >> x.dtype.type(32), x & x.dtype.type(0xFFFFFFFF)
+    return high.astype(np.float64) * 2.0**32, low.astype(np.float64)
 
 
 def _odd_float64(x: AnyArray) -> AnyArray:
     """Integers as float64, rounded to odd where they are not exact."""
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
-    low = (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    return float32.sum_to_odd((x >> x.dtype.type(32)).astype(np.float64) * 2.0**32, low)
+    return float32.sum_to_odd(*_parts(x))
 
 
-@form("cvt{.ftz}{.sat}.f32.f16", "cvt{.ftz}.f64.f32", "cvt.f64.f16")
-@form("cvt.f32.bf16", since=80)
-def widen(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    name = b.instruction.opcode.split(".")[-1]
-    target = TYPES["f64" if ".f64" in b.instruction.opcode else "f32"]
-    origin = TYPES[name]
-    x = b.source(b.operand(1), origin, wider=True)
-    d = b.destination(b.operand(0), target)
+# -- Floating-point numbers -----------------------------------------------------------------------
+
+
+def between_floats(b: Binder, m: Modifiers) -> Step:
+    target, name = TYPES[m["to"]], m["from"]
+    x = b.source(b.operand(1), TYPES[name], wider=True)
+    d, as_bits = _float_destination(b, target)
+    mode, ftz, saturate = m.get("round") or "rn", bool(m.get("ftz")), bool(m.get("sat"))
 
     def compute(out: AnyArray) -> None:
-        value = halves.widen(x.view(np.uint16), name) if origin.bits == 16 else x
-        if m.get("ftz"):
+        if target.bits == 32 and name != "f64":
+            value = halves.widen(x.view(np.uint16), name)
+        else:
+            value = _exact(x, name, m)
+        if target.bits == 32 and name == "f64":
+            value = float32.directed(value, mode)
+        elif target.bits == 16:
+            value = formats.rounded(value, target.name, mode)
+        if saturate:
+            value = _saturated(value)
+        if ftz and target.bits == 32:
             value = float32.flushed(value)
-        if m.get("sat"):
-            value = np.nan_to_num(np.clip(value, 0, 1), nan=0.0) + np.float32(0)
-        np.copyto(out, value)
-        float32.canonicalize(out)
+        _put(out, value, target, as_bits)
 
     return b.alu(d, compute)
 
 
-@form("cvt<round:.rn|.rz>{.ftz}{.sat}.f16.f32")
-@form("cvt<round:.rn|.rz>.relu.f16.f32", "cvt<round:.rn|.rz>{.relu}<to:.bf16>.f32", since=80)
 def narrow(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    name, mode = m.get("to") or "f16", m["round"]
+    name, mode = m["to"], m["round"]
     x = b.source(b.operand(1), TYPES["f32"])
-    d = b.destination(b.operand(0), TYPES[name], wider=True)
-    raw = d if d.dtype.kind == "u" else d.view(np.uint16)
-    return b.alu(raw, lambda out: np.copyto(out, halves.narrow(_prepared(x, m), name, mode)))
+    d, _ = _float_destination(b, TYPES[name])
+    return b.alu(d, lambda out: np.copyto(out, _narrowed(x, m, name, mode)))
 
 
-@form("cvt<round:.rn|.rz>{.relu}<to:.f16x2|.bf16x2>.f32", since=80)
 def narrow_pair(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     name, mode = m["to"].removesuffix("x2"), m["round"]
     high, low = (b.source(b.operand(i), TYPES["f32"]) for i in (1, 2))
     d = b.destination(b.operand(0), TYPES["b32"])
 
     def compute(out: AnyArray) -> None:
-        upper = halves.narrow(_prepared(high, m), name, mode).astype(np.uint32)
-        lower = halves.narrow(_prepared(low, m), name, mode)
-        np.bitwise_or(upper << np.uint32(16), lower, out)
+        upper = _narrowed(high, m, name, mode).astype(np.uint32)
+        np.bitwise_or(upper << np.uint32(16), _narrowed(low, m, name, mode), out)
 
     return b.alu(d, compute)
 
 
-def _prepared(x: AnyArray, m: Modifiers) -> AnyArray:
-    """A source of a narrowing conversion, after the modifiers that act before rounding."""
+def _narrowed(x: AnyArray, m: Modifiers, name: str, mode: str) -> AnyArray:
+    """f32 to patterns of f16 or bf16, with the modifiers that act before rounding."""
     if m.get("ftz"):
         x = float32.flushed(x)
     if m.get("relu"):
         x = np.where(x <= 0, np.float32(0), x)
     if m.get("sat"):
-        x = np.nan_to_num(np.clip(x, 0, 1), nan=0.0) + np.float32(0)
-    return x
+        x = _saturated(x)
+    if m.get("satfinite") or mode not in ("rn", "rz"):
+        finite = bool(m.get("satfinite"))
+        value = formats.rounded(x.astype(np.float64), name, mode, finite=finite)
+        return formats.patterns(value, name)
+    return halves.narrow(x, name, mode)
 
 
-@form("cvt<round:.rn|.rz|.rm|.rp>{.ftz}{.sat}.f32.f64")
-def double_to_single(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    x, d = b.source(b.operand(1), TYPES["f64"]), b.destination(b.operand(0), TYPES["f32"])
+def to_tf32(b: Binder, m: Modifiers) -> Step:
+    x, d = b.source(b.operand(1), TYPES["f32"]), b.destination(b.operand(0), TYPES["b32"])
 
     def compute(out: AnyArray) -> None:
-        np.copyto(out, float32.directed(x, m["round"]))
-        if m["sat"]:
-            np.copyto(out, np.nan_to_num(np.clip(out, 0, 1), nan=0.0) + np.float32(0))
-        if m["ftz"]:
-            float32.flush(out)
-        float32.canonicalize(out)
+        exact = x.astype(np.float64)
+        if m.get("relu"):
+            exact = np.where(exact <= 0, 0.0, exact)
+        value = formats.rounded(exact, "tf32", m["round"], finite=bool(m["satfinite"]))
+        np.copyto(out, formats.patterns(value, "tf32"))
 
     return b.alu(d, compute)
 
 
-@form("cvt<round:.rni|.rzi|.rmi|.rpi>{.ftz}{.sat}.f32.f32")
-def round_to_integral(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    x, d = b.source(b.operand(1), TYPES["f32"]), b.destination(b.operand(0), TYPES["f32"])
-    rounding = _TO_INTEGER[m["round"]]
-
-    def compute(out: AnyArray) -> None:
-        np.copyto(out, rounding(float32.flushed(x) if m["ftz"] else x))
-        if m["sat"]:
-            np.copyto(out, np.nan_to_num(np.clip(out, 0, 1), nan=0.0) + np.float32(0))
-        float32.canonicalize(out)
-
-    return b.alu(d, compute)
-
-
-@form("cvta{.to}<space:.global|.shared|.param><type:.u64|.u32>")
-def convert_address(b: Binder, m: Modifiers) -> Step:
-    """Generic addresses are those of global memory; those of shared memory stay in their window."""
-    b.count(2)
+def to_integral(b: Binder, m: Modifiers) -> Step:
+    """Rounding to an integer within a floating-point type; or no rounding, the modifiers alone."""
     scalar = TYPES[m["type"]]
-    x, d = b.source(b.operand(1), scalar), b.destination(b.operand(0), scalar)
-    return b.alu(d, lambda out: np.copyto(out, x))
+    x, (d, as_bits) = b.source(b.operand(1), scalar, wider=True), _float_destination(b, scalar)
+    rounding = _TO_INTEGER.get(m.get("round", ""))
+
+    def compute(out: AnyArray) -> None:
+        value = _exact(x, scalar.name, m)
+        if rounding is not None:
+            value = rounding(value)
+        _put(out, _saturated(value) if m.get("sat") else value, scalar, as_bits)
+
+    return b.alu(d, compute)

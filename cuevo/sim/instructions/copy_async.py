@@ -6,18 +6,18 @@ from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions import access
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.syntax import IntegerOperand
 from cuevo.sim.types import TYPES
 
 
-@form(
-    "cp.async<cache:.ca|.cg>.shared{cta:::cta}.global{prefetch:.L2::64B|.L2::128B|.L2::256B}",
-    since=80,
-)
 def copy(b: Binder, m: Modifiers) -> Step:
-    """``[shared], [global], size{, source size}``: what the source does not fill becomes zero."""
-    operands = b.count(3, 4)
+    """``[shared], [global], size{, source size}{, policy}``: what the source does not fill becomes
+    zero.
+    """
+    operands = b.operands - bool(m["hint"])
+    check_policy = access.policy(b, m, operands)
     size = b.constant(b.operand(2))
     if size not in ((16,) if m["cache"] == "cg" else (4, 8, 16)):
         raise b.refusal(f"cp.async.{m['cache']} does not copy {size} bytes")
@@ -73,28 +73,23 @@ def copy(b: Binder, m: Modifiers) -> Step:
                 np.copyto(pieces[..., i], byte, where=lanes)
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         indices = machine.shared.indices(to(), size, mask)
         machine.copies.issue(machine.shared, indices, size, fetch(mask), mask)
 
     return step
 
 
-@form("cp.async.commit_group", since=80)
 def commit_group(b: Binder, m: Modifiers) -> Step:
-    b.count(0)
     machine = b.machine
     return lambda mask: machine.copies.commit(mask)
 
 
-@form("cp.async.wait_group", since=80)
 def wait_group(b: Binder, m: Modifiers) -> Step:
-    b.count(1)
     pending, machine = b.constant(b.operand(0)), b.machine
     return lambda mask: machine.copies.wait(machine.shared, pending, mask)
 
 
-@form("cp.async.wait_all", since=80)
 def wait_all(b: Binder, m: Modifiers) -> Step:
-    b.count(0)
     machine = b.machine
     return lambda mask: machine.copies.wait(machine.shared, None, mask)

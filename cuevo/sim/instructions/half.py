@@ -7,7 +7,7 @@ import numpy as np
 from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
 Compute = Callable[..., AnyArray]
@@ -20,12 +20,13 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
     raw = np.dtype(np.uint32 if packed else np.uint16)
     sources = [b.source(operand, scalar).view(raw) for operand in b.instruction.operands[1:]]
     d = b.destination(b.operand(0), scalar).view(raw)
+    tiny, exponent = halves.TINY[name], np.uint16(0x7C00 if name == "f16" else 0x7F80)
     ftz, sat, relu = bool(m.get("ftz")), bool(m.get("sat")), bool(m.get("relu"))
 
     def one(sources: list[AnyArray]) -> AnyArray:
         values = [halves.widen(source, name) for source in sources]
         if ftz:
-            values = [np.where(np.abs(v) < 2.0**-14, v * 0, v) for v in values]
+            values = [np.where(np.abs(v) < tiny, v * 0, v) for v in values]
         exact = compute(*values)
         if sat:
             exact = np.nan_to_num(np.clip(exact, 0, 1), nan=0.0) + 0.0
@@ -33,7 +34,7 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
             exact = np.where(exact <= 0, 0.0, exact)
         bits = halves.narrow_exact(np.asarray(exact, np.float64), name)
         if ftz:
-            small = (bits & np.uint16(0x7C00)) == 0
+            small = (bits & exponent) == 0
             bits = np.where(small, bits & np.uint16(0x8000), bits)
         return bits
 
@@ -63,15 +64,7 @@ _BINARY: dict[str, Compute] = {
 }
 
 
-@form("<op:add|sub|mul>{.rn}{.ftz}{.sat}<type:.f16|.f16x2>")
-def binary_f16(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
-    return _halves(b, m, _BINARY[m["op"]])
-
-
-@form("<op:add|sub|mul>{.rn}<type:.bf16|.bf16x2>", since=90)
-def binary_bf16(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
+def binary(b: Binder, m: Modifiers) -> Step:
     return _halves(b, m, _BINARY[m["op"]])
 
 
@@ -79,27 +72,21 @@ def _fused(x: AnyArray, y: AnyArray, z: AnyArray) -> AnyArray:
     return float32.sum_to_odd(_product(x, y), z.astype(np.float64))
 
 
-@form("fma.rn{.ftz}{.sat}<type:.f16|.f16x2>")
-def fma_f16(b: Binder, m: Modifiers) -> Step:
-    b.count(4)
+def fused(b: Binder, m: Modifiers) -> Step:
     return _halves(b, m, _fused)
 
 
-@form("fma.rn{.ftz}{.relu}<type:.f16|.f16x2>", "fma.rn{.relu}<type:.bf16|.bf16x2>", since=80)
-def fma_relu(b: Binder, m: Modifiers) -> Step:
-    b.count(4)
-    return _halves(b, m, _fused)
-
-
-@form("<op:min|max>{.ftz}{.NaN}<type:.f16|.f16x2|.bf16|.bf16x2>", since=80)
 def extremum(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     greatest = m["op"] == "max"
     function: np.ufunc = np.fmax if greatest else np.fmin
     if m["NaN"]:
         function = np.maximum if greatest else np.minimum
 
     def compute(x: AnyArray, y: AnyArray) -> AnyArray:
+        if m["xorsign_abs"]:
+            # Of the magnitudes; the sign is that of the product.
+            magnitude = function(np.abs(x), np.abs(y))
+            return np.asarray(np.where(np.signbit(x) ^ np.signbit(y), -magnitude, magnitude))
         result = function(x, y)
         # +0 is greater than -0.
         negative = np.signbit(x) & np.signbit(y) if greatest else np.signbit(x) | np.signbit(y)
@@ -109,21 +96,10 @@ def extremum(b: Binder, m: Modifiers) -> Step:
     return _halves(b, m, compute)
 
 
-@form("<op:neg|abs>{.ftz}<type:.f16|.f16x2>", since=53)
-def sign_f16(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+def sign(b: Binder, m: Modifiers) -> Step:
     return _halves(b, m, np.negative if m["op"] == "neg" else np.absolute)
 
 
-@form("<op:neg|abs><type:.bf16|.bf16x2>", since=80)
-def sign_bf16(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    return _halves(b, m, np.negative if m["op"] == "neg" else np.absolute)
-
-
-@form("ex2.approx<type:.f16|.f16x2>", "tanh.approx<type:.f16|.f16x2>", since=75)
-@form("ex2.approx.ftz<type:.bf16|.bf16x2>", "tanh.approx<type:.bf16|.bf16x2>", since=90)
 def approximate(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
-    function = np.exp2 if b.instruction.opcode.startswith("ex2") else np.tanh
+    function = np.exp2 if m["op"] == "ex2" else np.tanh
     return _halves(b, m, lambda x: function(x.astype(np.float64)))

@@ -1,14 +1,15 @@
 """Integer arithmetic."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
-_INTEGERS = ".s16|.u16|.s32|.u32|.s64|.u64"
 _WIDE = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
 _BINARY = {
     "add": np.add,
@@ -19,9 +20,7 @@ _BINARY = {
 }
 
 
-@form(f"<op:add|sub|mul.lo|min|max><type:{_INTEGERS}>")
 def binary(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     scalar = TYPES[m["type"]]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     d = b.destination(b.operand(0), scalar)
@@ -29,9 +28,47 @@ def binary(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, lambda out: function(x, y, out=out))
 
 
-@form("<op:abs|neg><type:.s16|.s32|.s64>")
+def saturated(wide: AnyArray) -> AnyArray:
+    """int64 to int32; what is out of range becomes the nearest end of it."""
+    info = np.iinfo(np.int32)
+    return np.clip(wide, info.min, info.max).astype(np.int32)
+
+
+def saturating(b: Binder, m: Modifiers) -> Step:
+    s32 = TYPES["s32"]
+    x, y = (b.source(b.operand(i), s32) for i in (1, 2))
+    d = b.destination(b.operand(0), s32)
+    function = _BINARY[m["op"]]
+    return b.alu(d, lambda out: np.copyto(out, saturated(function(x, y, dtype=np.int64))))
+
+
+def pair(b: Binder, m: Modifiers) -> Step:
+    """Both 16-bit halves of a register; with ``.relu`` what is negative becomes 0."""
+    b32, half = TYPES["b32"], np.dtype("i2" if m["type"].startswith("s") else "u2")
+    x, y = (b.whole(b.operand(i), b32) for i in (1, 2))
+    d = b.destination(b.operand(0), b32)
+    function, clamp = _BINARY[m["op"]], bool(m.get("relu"))
+
+    def compute(out: AnyArray) -> None:
+        result = function(np.ascontiguousarray(x).view(half), np.ascontiguousarray(y).view(half))
+        if clamp:
+            np.maximum(result, 0, out=result)
+        np.copyto(out, result.view(np.uint32))
+
+    return b.alu(d, compute)
+
+
+def relu(b: Binder, m: Modifiers) -> Step:
+    if m["type"] == "s16x2":
+        return pair(b, m)
+    s32 = TYPES["s32"]
+    x, y = (b.source(b.operand(i), s32) for i in (1, 2))
+    d = b.destination(b.operand(0), s32)
+    function = _BINARY[m["op"]]
+    return b.alu(d, lambda out: np.maximum(function(x, y), 0, out=out))
+
+
 def unary(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
     scalar = TYPES[m["type"]]
     x = b.source(b.operand(1), scalar)
     d = b.destination(b.operand(0), scalar)
@@ -39,7 +76,7 @@ def unary(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, lambda out: function(x, out))
 
 
-def _high_product(x: AnyArray, y: AnyArray) -> AnyArray:
+def high_product(x: AnyArray, y: AnyArray) -> AnyArray:
     """The high half of the full product."""
     bits = x.dtype.itemsize * 8
     if bits < 64:
@@ -60,39 +97,35 @@ def _high_product(x: AnyArray, y: AnyArray) -> AnyArray:
     return result
 
 
-@form(f"mul.hi<type:{_INTEGERS}>")
-def mul_hi(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
+def multiply_high(b: Binder, m: Modifiers) -> Step:
     scalar = TYPES[m["type"]]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     d = b.destination(b.operand(0), scalar)
-    return b.alu(d, lambda out: np.copyto(out, _high_product(x, y)))
+    return b.alu(d, lambda out: np.copyto(out, high_product(x, y)))
 
 
-@form("mul.wide<type:.s16|.u16|.s32|.u32>")
-def mul_wide(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
+def multiply_wide(b: Binder, m: Modifiers) -> Step:
     scalar, wide = TYPES[m["type"]], TYPES[_WIDE[m["type"]]]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     d = b.destination(b.operand(0), wide)
     return b.alu(d, lambda out: np.multiply(x, y, out, dtype=wide.dtype))
 
 
-@form(f"mad<part:.lo|.hi><type:{_INTEGERS}>")
 def mad(b: Binder, m: Modifiers) -> Step:
-    b.count(4)
     scalar = TYPES[m["type"]]
     x, y, z = (b.source(b.operand(i), scalar) for i in (1, 2, 3))
     d = b.destination(b.operand(0), scalar)
+    if m.get("sat"):
+        return b.alu(
+            d, lambda out: np.copyto(out, saturated(high_product(x, y) + z.astype(np.int64)))
+        )
     if m["part"] == "hi":
-        return b.alu(d, lambda out: np.add(_high_product(x, y), z, out))
+        return b.alu(d, lambda out: np.add(high_product(x, y), z, out))
     product = b.scratch("product", scalar.dtype)
     return b.alu(d, lambda out: np.add(np.multiply(x, y, product), z, out))
 
 
-@form("mad.wide<type:.s16|.u16|.s32|.u32>")
 def mad_wide(b: Binder, m: Modifiers) -> Step:
-    b.count(4)
     scalar, wide = TYPES[m["type"]], TYPES[_WIDE[m["type"]]]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     z = b.source(b.operand(3), wide)
@@ -101,9 +134,39 @@ def mad_wide(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, lambda out: np.add(np.multiply(x, y, product, dtype=wide.dtype), z, out))
 
 
-@form(f"<op:div|rem><type:{_INTEGERS}>")
+def multiply_24(b: Binder, m: Modifiers) -> Step:
+    """The low 24 bits of the factors; of the product of 48 bits, the low or the high 32."""
+    scalar = TYPES[m["type"]]
+    x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
+    z = b.source(b.operand(3), scalar) if b.operands == 4 else None
+    d = b.destination(b.operand(0), scalar)
+    wide = np.dtype(np.int64 if scalar.kind == "s" else np.uint64)
+    eight, by = scalar.dtype.type(8), wide.type(16 if m["part"] == "hi" else 0)
+
+    def factor(x: AnyArray) -> AnyArray:
+        return np.asarray((x << eight >> eight).astype(wide))
+
+    def compute(out: AnyArray) -> None:
+        result = (factor(x) * factor(y) >> by).astype(scalar.dtype)
+        if z is None:
+            np.copyto(out, result)
+        elif m.get("sat"):
+            np.copyto(out, saturated(result.astype(np.int64) + z))
+        else:
+            np.add(result, z, out)
+
+    return b.alu(d, compute)
+
+
+def absolute_difference(b: Binder, m: Modifiers) -> Step:
+    """``c + |a - b|``, with the difference of the numbers, not of the patterns."""
+    scalar = TYPES[m["type"]]
+    x, y, z = (b.source(b.operand(i), scalar) for i in (1, 2, 3))
+    d = b.destination(b.operand(0), scalar)
+    return b.alu(d, lambda out: np.add(np.where(x < y, y - x, x - y), z, out))
+
+
 def divide(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     scalar = TYPES[m["type"]]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     d = b.destination(b.operand(0), scalar)
@@ -124,3 +187,85 @@ def divide(b: Binder, m: Modifiers) -> Step:
         step(mask)
 
     return checked
+
+
+def dot_four(b: Binder, m: Modifiers) -> Step:
+    return _dot(b, m, 4, 4, 0)
+
+
+def dot_two(b: Binder, m: Modifiers) -> Step:
+    """Two 16-bit elements of a, and the low or the high two bytes of b."""
+    return _dot(b, m, 2, 4, 2 if m["part"] == "hi" else 0)
+
+
+def _dot(b: Binder, m: Modifiers, terms: int, parts: int, first: int) -> Step:
+    b32 = TYPES["b32"]
+    x, y, z = (b.source(b.operand(i), b32) for i in (1, 2, 3))
+    d = b.destination(b.operand(0), b32)
+
+    def element(x: AnyArray, bits: int, i: int, kind: str) -> AnyArray:
+        part = (x >> np.uint32(bits * i)).astype(f"u{bits // 8}")
+        return part.view(f"{'i' if kind == 's32' else 'u'}{bits // 8}").astype(np.int64)
+
+    def compute(out: AnyArray) -> None:
+        total = z.astype(np.int64)
+        for i in range(terms):
+            left = element(x, 32 // terms, i, m["atype"])
+            total = total + left * element(y, 32 // parts, first + i, m["btype"])
+        np.copyto(out, total & 0xFFFFFFFF, casting="unsafe")
+
+    return b.alu(d, compute)
+
+
+# -- The carry flag -------------------------------------------------------------------------------
+
+
+def add_carry(b: Binder, m: Modifiers) -> Step:
+    """add and sub that leave a carry, and those that take one: ``a + ~b + not borrow``."""
+    return _carrying(b, m, m["op"].startswith("sub"), lambda x, y: (x, y), (1, 2))
+
+
+def mad_carry(b: Binder, m: Modifiers) -> Step:
+    high = m["part"] == "hi"
+
+    def terms(x: AnyArray, y: AnyArray, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        return (high_product(x, y) if high else x * y), z
+
+    return _carrying(b, m, False, terms, (1, 2, 3))
+
+
+def _carrying(
+    b: Binder,
+    m: Modifiers,
+    subtract: bool,
+    terms: Callable[..., tuple[AnyArray, AnyArray]],
+    operands: tuple[int, ...],
+) -> Step:
+    scalar = TYPES[m["type"]]
+    unsigned = TYPES[f"u{scalar.bits}"]
+    sources = [b.source(b.operand(i), scalar) for i in operands]
+    d = b.destination(b.operand(0), unsigned)
+    carry_in = b.carry_in() if m["op"].endswith("c") else None
+    carry_out = b.carry_out() if m["out"] else None
+
+    def step(mask: Mask) -> None:
+        x, y = (each.view(unsigned.dtype) for each in terms(*sources))
+        borrow: AnyArray
+        if subtract:
+            result = x - y
+            borrow = x < y
+            if carry_in is not None:
+                borrow = borrow | ((result == 0) & carry_in)
+                result = result - carry_in.astype(unsigned.dtype)
+        else:
+            result = x + y
+            borrow = result < x
+            if carry_in is not None:
+                result = result + carry_in.astype(unsigned.dtype)
+                borrow = borrow | ((result == 0) & carry_in)
+        where = True if mask is None else mask
+        np.copyto(d, result, where=where)
+        if carry_out is not None:
+            np.copyto(carry_out, borrow, where=where)
+
+    return step

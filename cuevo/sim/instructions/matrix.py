@@ -24,7 +24,7 @@ from cuevo.layouts import (
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine import Machine
 from cuevo.sim.quad_product import quad_product
 from cuevo.sim.syntax import Operand
@@ -48,15 +48,10 @@ def whole_warps(machine: Machine, mask: Mask) -> AnyArray | None:
     return np.flatnonzero(present)
 
 
-@form(
-    "ldmatrix.sync.aligned.m8n8<count:.x1|.x2|.x4>{.trans}.shared{cta:::cta}.b16",
-    since=75,
-)
-def ldmatrix(b: Binder, m: Modifiers) -> Step:
+def load(b: Binder, m: Modifiers) -> Step:
     """Lane 8 i + r has the address of row r of matrix i; lane l gets row l / 4, columns 2 (l % 4)
     and the next.
     """
-    b.count(2)
     count = int(m["count"][1:])
     destinations = [
         b.destination(operand, TYPES["b32"]) for operand in b.vector(b.operand(0), count)
@@ -86,12 +81,7 @@ def ldmatrix(b: Binder, m: Modifiers) -> Step:
     return step
 
 
-@form(
-    "stmatrix.sync.aligned.m8n8<count:.x1|.x2|.x4>{.trans}.shared{cta:::cta}.b16",
-    since=90,
-)
-def stmatrix(b: Binder, m: Modifiers) -> Step:
-    b.count(2)
+def store(b: Binder, m: Modifiers) -> Step:
     count = int(m["count"][1:])
     sources = [b.source(operand, TYPES["b32"]) for operand in b.vector(b.operand(1), count)]
     address, machine = b.address(b.operand(0)), b.machine
@@ -113,6 +103,23 @@ def stmatrix(b: Binder, m: Modifiers) -> Step:
             for h in range(2):
                 matrix[layout.rows[:, 0, h], layout.columns[:, 0, h]] = halves[..., h]
         machine.shared.store(indices, 16, values, used)
+
+    return step
+
+
+def transpose(b: Binder, m: Modifiers) -> Step:
+    """movmatrix: the fragment of an 8 x 8 matrix becomes that of its transpose."""
+    x, d = b.source(b.operand(1), TYPES["b32"]), b.destination(b.operand(0), TYPES["b32"])
+    machine = b.machine
+
+    def step(mask: Mask) -> None:
+        whole_warps(machine, mask)
+        halves = np.ascontiguousarray(np.broadcast_to(x, machine.shape))
+        # (row, pair of columns, warp, half) to the same of columns.
+        matrix = halves.view(np.uint16).reshape(8, 4, machine.warps, 2)
+        turned = matrix.transpose(1, 3, 0, 2).reshape(8, 4, 2, machine.warps)
+        result = np.ascontiguousarray(turned.transpose(0, 1, 3, 2)).view(np.uint32)
+        np.copyto(d, result.reshape(machine.shape), where=True if mask is None else mask)
 
     return step
 
@@ -169,7 +176,6 @@ def _mma(
     multiply: Callable[[AnyArray, AnyArray, AnyArray], AnyArray],
 ) -> Step:
     """``d, a, b, c`` by `multiply`: patterns of A and B and the matrix C to the matrix D."""
-    b.count(4)
 
     def kind(fragment: Fragment) -> ScalarType:
         return TYPES["f16x2" if _in_halves(fragment) else "f32"]
@@ -206,18 +212,8 @@ def _mma(
     return step
 
 
-@form(
-    "mma.sync.aligned.m16n8k8.row.col<d:.f32|.f16><a:.f16><b:.f16><c:.f32|.f16>",
-    since=75,
-)
-@form("mma.sync.aligned.m16n8k16.row.col<d:.f32|.f16><a:.f16><b:.f16><c:.f32|.f16>", since=80)
-@form(
-    "mma.sync.aligned<shape:.m16n8k8|.m16n8k16>.row.col<d:.f32><a:.bf16><b:.bf16><c:.f32>", since=80
-)
-def mma(b: Binder, m: Modifiers) -> Step:
-    if m["d"] != m["c"]:
-        raise b.refusal(f"mma with C in .{m['c']} and D in .{m['d']}: both must be of one type")
-    wide = ".m16n8k16." in b.instruction.opcode
+def multiply(b: Binder, m: Modifiers) -> Step:
+    wide = m["shape"] == "m16n8k16"
     of_a, of_b = (MMA_M16N8K16_A, MMA_M16N8K16_B) if wide else (MMA_M16N8K8_A, MMA_M16N8K8_B)
     of_c = MMA_M16N8_F32 if m["c"] == "f32" else MMA_M16N8_F16
     dtype, arithmetic = F16 if m["a"] == "f16" else BF16, block(b.arch)
@@ -228,13 +224,8 @@ def mma(b: Binder, m: Modifiers) -> Step:
     )
 
 
-@form(
-    "mma.sync.aligned.m8n8k4<a:.row|.col><b:.row|.col><d:.f32|.f16>.f16.f16<c:.f32|.f16>", since=70
-)
-def mma_of_quads(b: Binder, m: Modifiers) -> Step:
+def multiply_quads(b: Binder, m: Modifiers) -> Step:
     """Four products, one a quad pair; C in fp16 may become D in fp32."""
-    if m["d"] == "f16" and m["c"] == "f32":
-        raise b.refusal("mma.m8n8k4 with C in .f32 and D in .f16: D must be in .f32, too")
     of_a = MMA_M8N8K4_A_ROW if m["a"] == "row" else MMA_M8N8K4_A_COL
     of_b = MMA_M8N8K4_B_ROW if m["b"] == "row" else MMA_M8N8K4_B_COL
     of_c, of_d = (MMA_M8N8K4_F32 if m[x] == "f32" else MMA_M8N8K4_F16 for x in "cd")

@@ -1,83 +1,170 @@
-"""The table of instruction forms: an opcode as written -> the function that binds it.
+"""The table of instruction forms: what the executor knows, and since when PTX has it.
 
-A form is stated in the notation of the PTX ISA's syntax lines, by parts that are joined without
-blanks:
+``forms.txt`` is the table, in the notation of the PTX ISA's syntax lines. A row states a form:
+
+    fma.rn{.ftz}{.relu@7.0:80}<type:.f16|.f16x2>    d, a, b, c    4.2:53
+
+The opcode is made of parts that are joined without blanks:
 
     add                     literal text
     {.ftz}                  may be missing; the match has it as ``ftz``
     {round:.rn|.rz}         one of several, may be missing
     <type:.f32|.f64>        one of several
 
-What no form matches is refused when a kernel is loaded.
+A choice may raise what the form asks for: ``@7.0:80`` is PTX ISA 7.0 and sm_80. Operands are named
+as in the manual:
+
+    d                       of the form's type: the choice ``type``, or what the opcode ends with
+    a:u32, d:to, d:wide     of type .u32; of the choice ``to``; of twice the form's type
+    d|p:pred                a second destination that may be missing
+    a*4:b32, d*vector       a vector of 4 registers; of as many as the choice says
+    [a]                     an address
+    n=16                    a constant, with one that is legal
+    target:label            a label
+    c:b64?hint              there if the form has the choice ``hint``, and only then
+    {, c}                   may be missing
+
+The last column is the first PTX ISA version and the first architecture. A line ``[module.name]``
+names the function that binds the rows below it; ``[module.name!]`` one that ends a straight run of
+code. ``INT = .s32|.u32`` names a list of choices. What begins with blanks continues its row.
 """
 
+import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 from cuevo.sim.aliases import Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import PtxError
+from cuevo.sim.instructions.levels import ANY, Level, level
 from cuevo.sim.syntax import Instruction
 
 Modifiers = Mapping[str, str]
 """Choices of a form by name, without the leading dot; "" for what is missing."""
 Bind = Callable[[Binder, Modifiers], Step]
 
-_PART = re.compile(r"\{(?:(\w+):)?([^}]*)\}|<(\w+):([^>]*)>")
+_PART = re.compile(r"\{(?:(\w+):(?!:))?([^}]*)\}|<(\w+):([^>]*)>")
+_OPERAND = re.compile(r"(\[?)(\w+)(?:\|\w+)?(?:=(\d+))?\]?(?:\*(\w+))?(?::(\w+))?(?:\?(\w+))?")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of an opcode: one of the choices, or none if it is `optional`. Literal text is a
+    group without a name.
+    """
+
+    name: str
+    choices: tuple[tuple[str, Level], ...]
+    optional: bool
+
+    @property
+    def pattern(self) -> str:
+        listed = "|".join(re.escape(text) for text, _ in self.choices)
+        return f"(?P<{self.name}>{listed}){'?' * self.optional}" if self.name else listed
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An operand as the table states it."""
+
+    name: str
+    address: bool
+    paired: bool
+    """Whether a second destination may follow, ``d|p``."""
+    constant: int | None
+    count: str
+    type: str
+    when: str
+    """The choice that it comes with."""
 
 
 @dataclass(frozen=True)
 class Form:
-    pattern: str
-    expression: re.Pattern[str]
-    since: int
-    """The first compute capability that has it."""
-    bind: Bind
+    row: str
+    """The opcode as stated."""
+    groups: tuple[Group, ...]
+    operands: tuple[Parameter, ...]
+    optional: int
+    """How many of the last operands may be missing."""
+    level: Level
+    """Of the form, whatever the choices."""
+    binder: str
+    """``module.function``, below `cuevo.sim.instructions`."""
     control: bool
     """Ends a straight run of code: branches, barriers, exits."""
 
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        return re.compile("".join(group.pattern for group in self.groups))
 
-_FORMS: dict[str, list[Form]] = {}
-
-
-def form(*patterns: str, since: int = 0, control: bool = False) -> Callable[[Bind], Bind]:
-    """Enter the decorated binder under each of the patterns."""
-
-    def enter(bind: Bind) -> Bind:
-        for pattern in patterns:
-            compiled = Form(pattern, _expression(pattern), since, bind, control)
-            for word in _first_words(pattern):
-                _FORMS.setdefault(word, []).append(compiled)
+    @cached_property
+    def bind(self) -> Bind:
+        module, name = self.binder.split(".")
+        bind: Bind = getattr(importlib.import_module(f"cuevo.sim.instructions.{module}"), name)
         return bind
 
-    return enter
+    def counts(self, modifiers: Modifiers) -> range:
+        """How many operands an opcode of the form may have."""
+        most = sum(not each.when or bool(modifiers[each.when]) for each in self.operands)
+        return range(most - self.optional, most + 1)
+
+    def level_of(self, modifiers: Modifiers) -> Level:
+        """What an opcode of the form asks for, by its choices."""
+        asked = [self.level]
+        for group in self.groups:
+            for text, raised in group.choices:
+                if group.name and modifiers[group.name] == text.lstrip(".:"):
+                    asked.append(raised)
+        return Level.highest(asked)
 
 
-def find(instruction: Instruction, arch: int) -> tuple[Form, Modifiers]:
-    """The form of an instruction; raises `PtxError` if there is none on this architecture."""
-    since: list[int] = []
-    for candidate in _FORMS.get(_first_word(instruction.opcode), ()):
-        match = candidate.expression.fullmatch(instruction.opcode)
-        if match is not None and candidate.since <= arch:
-            return candidate, {
-                name: (text or "").lstrip(".:") for name, text in match.groupdict().items()
-            }
+def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
+    """The form of an instruction; raises `PtxError` if there is none, or if the version and the
+    target of the kernel do not have it.
+    """
+    opcode, count = instruction.opcode, len(instruction.operands)
+    matches = _matches(opcode)
+    if not matches:
+        raise PtxError(instruction.line, f"the CPU executor does not know the instruction {opcode}")
+    fitting = [each for each in matches if count in each[0].counts(each[1])]
+    if not fitting:
+        counts = [count for form, chosen, _ in matches for count in form.counts(chosen)]
+        low, high = min(counts), max(counts)
+        expected = str(low) if low == high else f"{low} to {high}"
+        raise PtxError(instruction.line, f"{opcode} takes {expected} operands, not {count}")
+    form, modifiers, needed = min(fitting, key=lambda each: each[2])
+    if message := needed.refusal(kernel):
+        raise PtxError(instruction.line, f"{opcode} needs {message}")
+    return form, modifiers
+
+
+@lru_cache(maxsize=4096)
+def _matches(opcode: str) -> list[tuple[Form, Modifiers, Level]]:
+    found: list[tuple[Form, Modifiers, Level]] = []
+    for candidate in _by_first_word().get(_first_word(opcode), ()):
+        match = candidate.expression.fullmatch(opcode)
         if match is not None:
-            since.append(candidate.since)
-    if since:
-        raise PtxError(
-            instruction.line,
-            f"{instruction.opcode} needs sm_{min(since)} or later; this is sm_{arch}",
-        )
-    raise PtxError(
-        instruction.line, f"the CPU executor does not know the instruction {instruction.opcode}"
-    )
+            chosen = {name: (text or "").lstrip(".:") for name, text in match.groupdict().items()}
+            found.append((candidate, chosen, candidate.level_of(chosen)))
+    return found
 
 
-def patterns() -> tuple[str, ...]:
-    """All forms, as stated."""
-    return tuple(dict.fromkeys(form.pattern for forms in _FORMS.values() for form in forms))
+@lru_cache(maxsize=1)
+def forms() -> tuple[Form, ...]:
+    """The whole table."""
+    return tuple(read(Path(__file__).with_name("forms.txt").read_text("utf-8")))
+
+
+@lru_cache(maxsize=1)
+def _by_first_word() -> dict[str, list[Form]]:
+    found: dict[str, list[Form]] = {}
+    for form in forms():
+        for word in dict.fromkeys(_first_word(text) for text, _ in form.groups[0].choices):
+            found.setdefault(word, []).append(form)
+    return found
 
 
 def _first_word(opcode: str) -> str:
@@ -85,21 +172,76 @@ def _first_word(opcode: str) -> str:
     return match.group() if match else ""
 
 
-def _first_words(pattern: str) -> set[str]:
-    """The words that opcodes of a pattern can begin with."""
-    choices = re.match(r"<\w+:([^>]*)>", pattern)
-    return {_first_word(each) for each in (choices.group(1).split("|") if choices else [pattern])}
+# -- Reading the table ----------------------------------------------------------------------------
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
-    pieces, position = [], 0
-    for part in _PART.finditer(pattern):
-        pieces.append(re.escape(pattern[position : part.start()]))
+def read(text: str) -> Iterator[Form]:
+    """The forms of a table; raises ValueError for a row that has no sense."""
+    lists: dict[str, str] = {}
+    binder, control = "", False
+    text = re.sub(r"#.*", "", text)
+    text = re.sub(r"\n[ \t]+(?=[{<.|])", "", text)
+    for row in re.sub(r"\n[ \t]+(?=\S)", "  ", text).splitlines():
+        if not row.strip():
+            continue
+        if heading := re.fullmatch(r"\[(\w+\.\w+)(!?)\]\s*", row):
+            binder, control = heading[1], bool(heading[2])
+        elif definition := re.fullmatch(r"([A-Z]\w*) = (\S.*)", row):
+            lists[definition[1]] = _with_lists(definition[2].replace(" ", ""), lists)
+        else:
+            yield _form(row, lists, binder, control)
+
+
+def _with_lists(text: str, lists: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Z][A-Z0-9_]+\b(?!:)", lambda m: lists.get(m[0], m[0]), text)
+
+
+def _form(row: str, lists: Mapping[str, str], binder: str, control: bool) -> Form:
+    columns = re.fullmatch(r"(\S.*?)(?:\s{2,}(\S.*?))?\s{2,}(\d+\.\d+:\d+\w?)\s*", row)
+    if columns is None or not binder:
+        raise ValueError(f"cannot read the row {row!r}")
+    opcode = _with_lists(columns[1].replace(" ", ""), lists)
+    operands = columns[2] or ""
+    head, _, rest = operands.partition("{")
+    listed = [_parameter(each) for each in head.split(",") if each.strip()]
+    optional = len(rest.split(",")) - 1
+    listed += [_parameter(each) for each in re.sub(r"[{}]", "", rest).split(",") if each.strip()]
+    stated = re.sub(r"@[\d.:a]+", "", opcode)
+    return Form(
+        stated, tuple(_groups(opcode)), tuple(listed), optional, level(columns[3]), binder, control
+    )
+
+
+def _parameter(text: str) -> Parameter:
+    match = _OPERAND.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"cannot read the operand {text!r}")
+    bracket, name, constant, count, scalar, when = match.groups()
+    return Parameter(
+        name,
+        bool(bracket),
+        "|" in text,
+        None if constant is None else int(constant),
+        count or "",
+        scalar or "",
+        when or "",
+    )
+
+
+def _groups(opcode: str) -> Iterator[Group]:
+    position = 0
+    for part in _PART.finditer(opcode):
+        if literal := opcode[position : part.start()]:
+            yield Group("", ((literal, ANY),), False)
         position = part.end()
-        optional_name, optional, name, choices = part.groups()
-        text = choices if name else optional
-        label = name or optional_name or re.sub(r"\W", "_", text.lstrip("."))
-        alternatives = "|".join(re.escape(choice) for choice in text.split("|"))
-        pieces.append(f"(?P<{label}>{alternatives}){'' if name else '?'}")
-    pieces.append(re.escape(pattern[position:]))
-    return re.compile("".join(pieces))
+        optional_name, optional, name, listed = part.groups()
+        choices = [_choice(each) for each in (listed if name else optional).split("|")]
+        label = name or optional_name or re.sub(r"\W", "_", choices[0][0].lstrip(".:"))
+        yield Group(label, tuple(choices), not name)
+    if literal := opcode[position:]:
+        yield Group("", ((literal, ANY),), False)
+
+
+def _choice(text: str) -> tuple[str, Level]:
+    plain, _, raised = text.partition("@")
+    return plain, level(raised) if raised else ANY

@@ -7,7 +7,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
-from cuevo.sim.instructions.table import Modifiers, form
+from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine import Machine
 from cuevo.sim.types import TYPES
 
@@ -58,12 +58,10 @@ def _require_all(machine: Machine, mask: Mask) -> None:
         )
 
 
-@form("shfl.sync<mode:.bfly|.idx|.up|.down>.b32")
 def shuffle(b: Binder, m: Modifiers) -> Step:
     """``d|p, a, b, c, members``: c has the clamp in bits 0 to 4, the mask of segments in bits 8 to
     12.
     """
-    b.count(5)
     b32 = TYPES["b32"]
     x = b.whole(b.operand(1), b32)
     by, control = b.source(b.operand(2), b32), b.source(b.operand(3), b32)
@@ -122,9 +120,7 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
     return step
 
 
-@form("vote.sync<mode:.any|.all|.uni>.pred")
 def vote(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     p, check = b.predicate(b.operand(1)), _members(b, 2)
     d = b.destination(b.operand(0), TYPES["pred"])
     mode = m["mode"]
@@ -140,9 +136,7 @@ def vote(b: Binder, m: Modifiers) -> Step:
     return step
 
 
-@form("vote.sync.ballot.b32")
 def ballot(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     p, check = b.predicate(b.operand(1)), _members(b, 2)
     d = b.destination(b.operand(0), TYPES["b32"])
 
@@ -160,9 +154,7 @@ def _as_bits(lanes: AnyArray) -> AnyArray:
     return bits
 
 
-@form("activemask.b32")
 def active_mask(b: Binder, m: Modifiers) -> Step:
-    b.count(1)
     d, machine = b.destination(b.operand(0), TYPES["b32"]), b.machine
 
     def step(mask: Mask) -> None:
@@ -182,13 +174,7 @@ _REDUCTIONS = {
 }
 
 
-@form(
-    "redux.sync<op:.add|.min|.max><type:.u32|.s32>",
-    "redux.sync<op:.and|.or|.xor><type:.b32>",
-    since=80,
-)
 def reduce(b: Binder, m: Modifiers) -> Step:
-    b.count(3)
     scalar = TYPES[m["type"]]
     x, check = b.whole(b.operand(1), scalar), _members(b, 2)
     d = b.destination(b.operand(0), scalar)
@@ -207,18 +193,69 @@ def reduce(b: Binder, m: Modifiers) -> Step:
     return step
 
 
-@form("bar.warp.sync")
-def warp_barrier(b: Binder, m: Modifiers) -> Step:
+def barrier(b: Binder, m: Modifiers) -> Step:
     """Lanes run in step: the barrier has nothing to do but to be reached by its members."""
-    b.count(1)
     return _members(b, 0)
 
 
-@form(
-    "membar<level:.cta|.gl|.sys>",
-    "fence{order:.sc|.acq_rel}<scope:.cta|.gpu|.sys>",
-)
 def fence(b: Binder, m: Modifiers) -> Step:
     """Memory is sequentially consistent here."""
-    b.count(0)
+    return lambda mask: None
+
+
+def match_any(b: Binder, m: Modifiers) -> Step:
+    """The lanes that have the same value."""
+    x, check = b.whole(b.operand(1), TYPES[m["type"]]), _members(b, 2)
+    d = b.destination(b.operand(0), TYPES["b32"])
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        equal = x[:, None, :] == x[None, :, :]
+        if mask is not None:
+            equal &= mask[:, None, :]
+        # The first axis is of the lanes that are looked at, the second of those that look.
+        result = np.bitwise_or.reduce(np.where(equal, _BIT[:, :, None], np.uint32(0)), axis=0)
+        np.copyto(d, result, where=True if mask is None else mask)
+
+    return step
+
+
+def match_all(b: Binder, m: Modifiers) -> Step:
+    """All lanes and true if they have one value, else 0 and false."""
+    x, check = b.whole(b.operand(1), TYPES[m["type"]]), _members(b, 2)
+    first, second = b.pair(b.operand(0))
+    d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
+    machine = b.machine
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        here = np.ones(machine.shape, np.bool_) if mask is None else mask
+        some = np.take_along_axis(x, here.argmax(axis=0)[None, :], axis=0)
+        same = ((x == some) | ~here).all(axis=0)
+        np.copyto(d, np.where(same, _as_bits(here), np.uint32(0))[None, :], where=here)
+        np.copyto(p, same[None, :], where=here)
+
+    return step
+
+
+def elect(b: Binder, m: Modifiers) -> Step:
+    """One lane is the leader: here the lowest one, which the ISA leaves open."""
+    check, machine = _members(b, 1), b.machine
+    first, second = b.pair(b.operand(0))
+    d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        here = np.ones(machine.shape, np.bool_) if mask is None else mask
+        leader = here.argmax(axis=0)[None, :]
+        np.copyto(d, leader, where=here, casting="unsafe")
+        np.copyto(p, _LANE[:, None] == leader, where=here)
+
+    return step
+
+
+def nothing(b: Binder, m: Modifiers) -> Step:
+    """What a debugger, a profiler or a clock would notice, and no result."""
+    for operand in b.instruction.operands:
+        b.source(operand, TYPES["u32"])
     return lambda mask: None

@@ -1,4 +1,4 @@
-"""cuevo.sim.instructions.control: branches, loops, exits, barriers."""
+"""cuevo.sim.instructions: control and barrier; branches, loops, exits."""
 
 from typing import Any
 

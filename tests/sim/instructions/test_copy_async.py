@@ -159,5 +159,24 @@ def test_errors(run_kernel: Any, data: Any, body: str, message: str) -> None:
 
 def test_needs_sm_80(run_kernel: Any, data: Any) -> None:
     for body in (COPY, "cp.async.commit_group;", "cp.async.wait_all;"):
-        with pytest.raises(SimulatorError, match="needs sm_80 or later; this is sm_75"):
+        with pytest.raises(SimulatorError, match="needs sm_80 or later; the target is sm_75"):
             run(run_kernel, body, data, "sm_75")
+
+
+def test_cache_policies(run_kernel: Any) -> None:
+    data, out = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
+    body = """
+    .extern .shared .align 16 .b8 smem[]; .reg .b64 p, q, l; .reg .b32 n, x, s;
+    mov.u32 n, %tid.x; ld.param.u64 p, [p0]; ld.param.u64 q, [p1]; mul.lo.u32 x, n, 8;
+    mad.wide.u32 p, n, 8, p; mad.wide.u32 q, n, 8, q; mov.u32 s, smem; add.u32 x, x, s;
+    createpolicy.fractional.L2::evict_first.b64 l;
+    cp.async.ca.shared.global.L2::cache_hint [x], [p], 4, l;
+    cp.async.ca.shared.global.L2::cache_hint.L2::128B [x+4], [p+4], 4, 0, l;
+    cp.async.wait_all; ld.shared.b32 n, [x]; ld.shared.b32 x, [x+4];
+    st.global.v2.b32 [q], {n, x}; ret;
+    """
+    run_kernel(body, data, out, shared=256)
+    np.testing.assert_array_equal(out, np.where(np.arange(64) % 2, 0, data))
+    with pytest.raises(SimulatorError, match="no createpolicy has made"):
+        no_policy = body.replace("createpolicy.fractional.L2::evict_first.b64 l", "mov.b64 l, 0")
+        run_kernel(no_policy, data, out, shared=256)

@@ -1,4 +1,4 @@
-"""cuevo.sim.instructions.logic, against Python's integers."""
+"""cuevo.sim.instructions: logic and bits, against Python's integers."""
 
 from typing import Any
 

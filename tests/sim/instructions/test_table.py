@@ -1,28 +1,43 @@
-"""cuevo.sim.instructions.table: which opcodes there are."""
+"""cuevo.sim.instructions.table: which opcodes there are, and since when."""
 
+import inspect
 import re
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from sim.instructions.statements import chosen
+from sim.instructions.test_table_assembled import sample
 
-from cuevo.sim import instructions
 from cuevo.sim.faults import PtxError
-from cuevo.sim.instructions.table import find, patterns
-from cuevo.sim.syntax import Instruction
+from cuevo.sim.instructions import table
+from cuevo.sim.instructions.levels import ANY, FIRST_VERSIONS, Level, declared, level, loadable
+from cuevo.sim.instructions.table import find, forms, read
+from cuevo.sim.syntax import Instruction, IntegerOperand
 
 pytestmark = pytest.mark.unit
 
-assert instructions.__all__
+NEWEST = Level((9, 5), 90, "a")
 
 
-def modifiers(opcode: str, arch: int = 90) -> dict[str, str]:
-    return dict(find(Instruction(opcode, (), None, 3), arch)[1])
+def modifiers(opcode: str, kernel: Level = NEWEST, operands: int | None = None) -> dict[str, str]:
+    if operands is None:
+        operands = next(
+            (
+                max(form.counts(chosen(form, opcode)))
+                for form in forms()
+                if form.expression.fullmatch(opcode)
+            ),
+            0,
+        )
+    return dict(find(Instruction(opcode, (IntegerOperand(0),) * operands, None, 3), kernel)[1])
 
 
 def test_choices_are_found_by_name() -> None:
     found = modifiers("fma.rn.ftz.f32")
     assert (found["round"], found["ftz"], found["sat"]) == ("rn", "ftz", "")
     found = modifiers("ld.global.nc.L2::128B.v4.b32")
-    assert (found["prefetch"], found["vector"], found["type"]) == ("L2::128B", "v4", "b32")
+    assert (found["prefetch"], found["access"]) == ("L2::128B", "v4.b32")
     assert modifiers("mul.lo.s32")["op"] == "mul.lo"
 
 
@@ -76,18 +91,125 @@ st.global.v2.b64 shfl.sync.bfly.b32 barrier.cta.sync"""
     [(since, opcode) for since, listed in SINCE.items() for opcode in listed.split()],
 )
 def test_architectures(since: int, opcode: str) -> None:
-    modifiers(opcode, since)
+    modifiers(opcode, Level((8, 8), since))
     before = {75: 70, 80: 75, 90: 89}[since]
-    message = f"{opcode} needs sm_{since} or later; this is sm_{before}"
+    message = f"{opcode} needs sm_{since} or later; the target is sm_{before}"
     with pytest.raises(PtxError, match=re.escape(message)):
-        modifiers(opcode, before)
+        modifiers(opcode, Level((8, 8), before))
 
 
 @pytest.mark.parametrize("opcode", ALWAYS.split())
 def test_what_the_oldest_architecture_has(opcode: str) -> None:
     for arch in (70, 75, 90):
-        modifiers(opcode, arch)
+        modifiers(opcode, Level((8, 8), arch))
 
 
-def test_patterns_are_listed_once() -> None:
-    assert len(patterns()) == len(set(patterns())) > 80
+@pytest.mark.parametrize(
+    ("opcode", "version"),
+    [
+        ("fma.rn.relu.f16", "7.0"),
+        ("ld.global.L1::no_allocate.b32", "7.4"),
+        ("elect.sync", "8.0"),
+        ("cvt.rn.satfinite.f16.f32", "8.1"),
+        ("lop3.or.b32", "8.2"),
+    ],
+)
+def test_versions(opcode: str, version: str) -> None:
+    first = level(version).version
+    modifiers(opcode, Level(first, 90))
+    before = Level((first[0], first[1] - 1) if first[1] else (first[0] - 1, 8), 90)
+    message = f"{opcode} needs PTX ISA {version} or later; the .version is {before.version_name}"
+    with pytest.raises(PtxError, match=re.escape(message)):
+        modifiers(opcode, before)
+
+
+def test_each_form_is_stated_with_its_level() -> None:
+    assert len(forms()) > 200
+    for form in forms():
+        assert form.level >= Level((6, 0), 70), form.row
+        for group in form.groups:
+            names = [text for text, _ in group.choices]
+            assert len(names) == len(set(names)), form.row
+            assert all(at == ANY or at.version >= (6, 0) for _, at in group.choices), form.row
+
+
+def test_no_opcode_has_two_forms() -> None:
+    for form in forms():
+        for opcode in sample(form, 20):
+            count = max(form.counts(chosen(form, opcode)))
+            others = [
+                other.row
+                for other in forms()
+                if (match := other.expression.fullmatch(opcode)) is not None
+                and count in other.counts({k: v or "" for k, v in match.groupdict().items()})
+            ]
+            assert others == [form.row], opcode
+
+
+def test_all_binders_are_in_the_table() -> None:
+    """Public functions of the modules of instructions that take a binder and modifiers."""
+    stated = {form.binder for form in forms()}
+    found = set()
+    for file in Path(table.__file__).parent.glob("*.py"):
+        module = import_module(f"cuevo.sim.instructions.{file.stem}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            own = function.__module__ == module.__name__ and not name.startswith("_")
+            if own and list(inspect.signature(function).parameters) == ["b", "m"]:
+                found.add(f"{file.stem}.{name}")
+    assert stated == found
+
+
+def test_the_notation() -> None:
+    text = """
+    # a comment
+    KINDS = .a@7.0:80|.b
+    """
+    rows = """
+[x.y!]
+op{.ftz}{round:.rn|.rz}<type:KINDS>.z
+    .tail                d|q:pred, a*4:b32, [p], n=16{, c, e:type}        6.1:75
+    """
+    (form,) = read(text.replace("    ", "") + rows)
+    assert form.control and form.binder == "x.y" and form.level == Level((6, 1), 75)
+    assert set(sample(form)) >= {"op.a.z.tail", "op.ftz.rz.b.z.tail"}
+    assert form.level_of(chosen(form, "op.a.z.tail")) == Level((7, 0), 80)
+    assert list(form.counts({})) == [4, 5, 6]
+    d, a, p, n, c, e = form.operands
+    assert (d.paired, d.type, a.count, p.address, n.constant) == (True, "pred", "4", True, 16)
+    assert (c.type, e.type) == ("", "type")
+
+
+@pytest.mark.parametrize("row", ["op  d  6.0:70", "[x.y]\nop  d", "[x.y]\nop  ?  6.0:70"])
+def test_rows_without_sense(row: str) -> None:
+    with pytest.raises(ValueError, match="cannot read"):
+        list(read(row))
+
+
+def test_levels_that_texts_declare() -> None:
+    assert declared("7.0", "sm_80") == Level((7, 0), 80)
+    assert declared("8.0", "sm_90a") == Level((8, 0), 90, "a")
+    for version, target, message in (
+        ("6.9", "sm_80", "needs .version 7.0; this is 6.9"),
+        ("", "sm_80", "must begin with .version"),
+        ("7.0", "sm_35", "does not know the .target 'sm_35'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            declared(version, target)
+    assert all(target.startswith("sm_") for target in FIRST_VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "fits"),
+    [
+        ("sm_80", "sm_80", True),
+        ("sm_80", "sm_90a", True),
+        ("sm_80", "sm_75", False),
+        ("sm_90a", "sm_90a", True),
+        ("sm_90a", "sm_90", False),
+        ("sm_90a", "sm_100a", False),
+        ("sm_100f", "sm_103a", True),
+        ("sm_100f", "sm_120", False),
+    ],
+)
+def test_which_devices_take_a_target(target: str, arch: str, fits: bool) -> None:
+    assert loadable(declared("9.0", target), arch) is fits

@@ -158,3 +158,50 @@ def test_member_masks_are_checked(run_elementwise: Any) -> None:
 def test_fences_are_accepted(run_elementwise: Any) -> None:
     body = "membar.cta; membar.gl; fence.acq_rel.gpu; fence.sc.sys; mov.b32 d, a;"
     np.testing.assert_array_equal(run_elementwise(body, a=("u32", LANES), d="u32"), LANES)
+
+
+def test_matches(run_kernel: Any, numbers: Any) -> None:
+    values = numbers.rng.integers(0, 4, 64).astype(np.uint32)
+    values[32:] = 7
+    out = np.zeros((64, 3), np.uint32)
+    body = """
+    .reg .b64 p, w, l; .reg .b32 n, x, y; .reg .pred e;
+    mov.u32 n, %tid.x; ld.param.u64 p, [p0]; mad.wide.u32 p, n, 4, p; ld.global.b32 x, [p];
+    ld.param.u64 p, [p1]; mad.wide.u32 p, n, 12, p; cvt.u64.u32 l, x; not.b64 l, l;
+    match.any.sync.b32 y, x, -1; st.global.b32 [p], y;
+    match.all.sync.b64 y|e, l, -1; st.global.b32 [p+4], y; selp.b32 y, 1, 0, e;
+    st.global.b32 [p+8], y; ret;
+    """
+    run_kernel(body, values, out, block=64)
+    for i, value in enumerate(values):
+        warp = values[i // 32 * 32 :][:32]
+        assert int(out[i, 0]) == sum(1 << k for k in range(32) if warp[k] == value)
+        same = bool((warp == warp[0]).all())
+        assert out[i, 1:].tolist() == [0xFFFFFFFF if same else 0, same]
+
+
+def test_elections(run_kernel: Any) -> None:
+    out = np.zeros((32, 2), np.uint32)
+    body = """
+    .reg .b64 p; .reg .b32 n, x, y; .reg .pred e, h;
+    mov.u32 n, %tid.x; ld.param.u64 p, [p0]; mad.wide.u32 p, n, 8, p;
+    setp.ge.u32 h, n, 5; mov.b32 x, 99; mov.b32 y, 9;
+    @!h bra DONE; elect.sync x|e, 0xffffffe0; selp.b32 y, 1, 0, e;
+    DONE: st.global.v2.b32 [p], {x, y}; ret;
+    """
+    run_kernel(body, out, arch="sm_90")
+    assert out[:5].tolist() == [[99, 9]] * 5
+    assert out[5:].tolist() == [[5, int(lane == 5)] for lane in range(5, 32)]
+
+
+def test_transposition_in_registers(run_kernel: Any) -> None:
+    matrix = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
+    out = np.zeros_like(matrix)
+    body = """
+    .reg .b64 p; .reg .b32 n, x; mov.u32 n, %tid.x;
+    ld.param.u64 p, [p0]; mad.wide.u32 p, n, 4, p; ld.global.b32 x, [p];
+    movmatrix.sync.aligned.m8n8.trans.b16 x, x;
+    ld.param.u64 p, [p1]; mad.wide.u32 p, n, 4, p; st.global.b32 [p], x; ret;
+    """
+    run_kernel(body, matrix, out, block=64)
+    np.testing.assert_array_equal(out, matrix.transpose(0, 2, 1))

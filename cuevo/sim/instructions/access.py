@@ -1,0 +1,95 @@
+"""What loads, stores and atomics have in common: addresses, vectors of registers, policies."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault
+from cuevo.sim.global_memory import unit_dtype
+from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.syntax import AddressOperand, RegisterOperand, SymbolOperand
+from cuevo.sim.types import TYPES, ScalarType
+
+POLICY = np.uint64(0x501C << 48)
+"""What cache policies begin with here; on hardware their form is not documented."""
+_TAG = np.uint64(0xFFFF << 48)
+
+
+def shape(m: Modifiers) -> tuple[ScalarType, int, int]:
+    """Of an access such as ``v4.b32``: the type, the number of elements, and the bytes, which are
+    also the alignment.
+    """
+    vector, _, name = m["access"].rpartition(".")
+    scalar, count = TYPES[name], int(vector.removeprefix("v") or 1)
+    return scalar, count, scalar.bits // 8 * count
+
+
+def writer(
+    b: Binder, index: int, scalar: ScalarType, count: int
+) -> Callable[[AnyArray, Mask], None]:
+    """Puts loaded units into the destination registers."""
+    operands = b.vector(b.operand(index), count)
+    destinations = [b.destination(operand, scalar, wider=True) for operand in operands]
+
+    def write(values: AnyArray, mask: Mask) -> None:
+        elements = values.view(scalar.dtype).reshape(*values.shape, count)
+        where = True if mask is None else mask
+        for i, d in enumerate(destinations):
+            # A wider register takes the element extended by its sign, or by zeros.
+            np.copyto(d, elements[..., i], where=where, casting="unsafe")
+
+    return write
+
+
+def reader(b: Binder, index: int, scalar: ScalarType, count: int) -> Callable[[], AnyArray]:
+    """Makes units of `count` elements out of the source registers."""
+    operands = b.vector(b.operand(index), count)
+    sources = [b.source(operand, scalar, wider=True) for operand in operands]
+    unit = unit_dtype(scalar.bits // 8 * count)
+    shape = b.machine.shape
+
+    def read() -> AnyArray:
+        if count == 1:
+            return np.broadcast_to(sources[0], shape).astype(scalar.dtype).view(unit)
+        joined = np.empty((*shape, count), scalar.dtype)
+        for i, source in enumerate(sources):
+            joined[..., i] = source
+        return joined.view(unit)[..., 0]
+
+    return read
+
+
+def wide_address(b: Binder, index: int, space: str = "") -> Callable[[], AnyArray]:
+    """An address that needs 64 bits: of global memory, or a generic one."""
+    operand = b.operand(index)
+    if isinstance(operand, AddressOperand):
+        base = operand.base
+        if isinstance(base, RegisterOperand) and base.register.type.bits != 64:
+            raise b.refusal(f"{base.register.name} is no 64-bit address")
+        if isinstance(base, SymbolOperand) and base.variable.space != ".global":
+            raise b.refusal(
+                f"{base.variable.name} is in {base.variable.space}; "
+                "its generic address comes from cvta"
+            )
+    return b.address(operand, space)
+
+
+def policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:
+    """Checks the cache policy that stands at `index` if there is a hint."""
+    if not m.get("hint"):
+        return lambda mask: None
+    values = b.whole(b.operand(index), TYPES["b64"])
+
+    def check(mask: Mask) -> None:
+        strange = values.view(np.uint64) & _TAG != POLICY
+        if (wrong := strange if mask is None else strange & mask).any():
+            raise Fault("a cache policy that no createpolicy has made", wrong)
+
+    return check
+
+
+def ordered(m: Modifiers) -> bool:
+    """Whether an access is no part of a data race: volatile, relaxed, acquire or release."""
+    return m["order"] not in ("", "weak")

@@ -1,0 +1,79 @@
+"""Hints to the caches: prefetches and policies. They change no result."""
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault
+from cuevo.sim.instructions import access
+from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.types import TYPES
+
+
+def create_policy(b: Binder, m: Modifiers) -> Step:
+    """How L2 keeps a fraction of the lines, a hint; a fraction is above 0 and at most 1."""
+    policy, machine = b.destination(b.operand(0), TYPES["b64"]), b.machine
+    fraction = b.whole(b.operand(1), TYPES["f32"]) if b.operands == 2 else np.ones(machine.shape)
+
+    def compute(out: AnyArray) -> None:
+        out[...] = access.POLICY | fraction.astype(np.float32).view(np.uint32)
+
+    create = b.alu(policy, compute)
+
+    def step(mask: Mask) -> None:
+        outside = ~((fraction > 0) & (fraction <= 1))
+        if (wrong := outside if mask is None else outside & mask).any():
+            raise Fault("a fraction of cache lines that is not above 0 and at most 1", wrong)
+        create(mask)
+
+    return step
+
+
+def create_range(b: Binder, m: Modifiers) -> Step:
+    """A policy for a range of addresses: ``[begin], primary bytes, all bytes``."""
+    policy = b.destination(b.operand(0), TYPES["b64"])
+    access.wide_address(b, 1)
+    first, whole = (b.whole(b.operand(i), TYPES["u32"]) for i in (2, 3))
+
+    def compute(out: AnyArray) -> None:
+        out[...] = access.POLICY | first
+
+    create = b.alu(policy, compute)
+
+    def step(mask: Mask) -> None:
+        outside = first > whole
+        if (wrong := outside if mask is None else outside & mask).any():
+            raise Fault("the primary range of a cache policy is larger than the whole one", wrong)
+        create(mask)
+
+    return step
+
+
+def convert_property(b: Binder, m: Modifiers) -> Step:
+    """A policy out of an access property that the host made."""
+    x, policy = b.source(b.operand(1), TYPES["b64"]), b.destination(b.operand(0), TYPES["b64"])
+    low = np.uint64(0xFFFFFFFF)
+    return b.alu(policy, lambda out: np.bitwise_or(x & low, access.POLICY, out))
+
+
+def prefetch(b: Binder, m: Modifiers) -> Step:
+    """A hint: it may name any address."""
+    b.address(b.operand(0))
+    return lambda mask: None
+
+
+def hint_of_line(b: Binder, m: Modifiers) -> Step:
+    """discard and applypriority of whole lines: of what is discarded nobody may read the old
+    content, which is not checked.
+    """
+    address, size, machine = access.wide_address(b, 0), b.constant(b.operand(1)), b.machine
+    if size != 128:
+        raise b.refusal(f"a line has 128 bytes, not {size}")
+
+    def step(mask: Mask) -> None:
+        wrong = address() % np.uint64(128) != 0
+        if (lanes := wrong if mask is None else wrong & mask).any():
+            raise Fault("an address that is no multiple of 128, as lines are", lanes)
+        machine.global_memory.load(address(), 1, mask)
+
+    return step

@@ -1,0 +1,98 @@
+"""PTX ISA versions and architectures: what a form asks for, and what a kernel declares."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """A PTX ISA version and an architecture."""
+
+    version: tuple[int, int]
+    number: int
+    """80 for sm_80."""
+    special: str = ""
+    """"a" for what only this architecture has, and no later one; "" otherwise."""
+
+    @property
+    def version_name(self) -> str:
+        return f"{self.version[0]}.{self.version[1]}"
+
+    @property
+    def target(self) -> str:
+        return f"sm_{self.number}{self.special}"
+
+    @staticmethod
+    def highest(levels: Iterable["Level"]) -> "Level":
+        """The least level that has what each of the levels has."""
+        listed = list(levels)
+        number, special = max((each.number, each.special) for each in listed)
+        return Level(max(each.version for each in listed), number, special)
+
+    def refusal(self, kernel: "Level") -> str:
+        """What a kernel must have and `kernel` has not; "" if nothing is missing."""
+        if self.special:
+            if (kernel.number, kernel.special) != (self.number, self.special):
+                return f"{self.target}; the target is {kernel.target}"
+        elif kernel.number < self.number:
+            return f"{self.target} or later; the target is {kernel.target}"
+        if kernel.version < self.version:
+            return f"PTX ISA {self.version_name} or later; the .version is {kernel.version_name}"
+        return ""
+
+
+ANY = Level((1, 0), 10)
+"""What every kernel has."""
+
+
+def level(text: str) -> Level:
+    """``7.0:80`` or ``8.0:90a``; the version or the architecture may be missing."""
+    match = re.fullmatch(r"(?:(\d+)\.(\d+))?(?::(\d+)(a?))?", text)
+    if match is None or not text:
+        raise ValueError(f"{text!r} is no version and architecture, such as 7.0:80")
+    major, minor, number, special = match.groups()
+    version = (int(major), int(minor)) if major else ANY.version
+    return Level(version, int(number) if number else ANY.number, special or "")
+
+
+FIRST_VERSIONS = {
+    "sm_70": (6, 0), "sm_72": (6, 1), "sm_75": (6, 3), "sm_80": (7, 0), "sm_86": (7, 1),
+    "sm_87": (7, 4), "sm_88": (9, 0), "sm_89": (7, 8), "sm_90": (7, 8), "sm_90a": (8, 0),
+    "sm_100": (8, 6), "sm_100a": (8, 6), "sm_100f": (8, 8), "sm_103": (8, 8), "sm_103a": (8, 8),
+    "sm_103f": (8, 8), "sm_110": (9, 0), "sm_110a": (9, 0), "sm_110f": (9, 0), "sm_120": (8, 7),
+    "sm_120a": (8, 7), "sm_120f": (8, 8), "sm_121": (8, 8), "sm_121a": (8, 8), "sm_121f": (8, 8),
+}  # fmt: skip
+"""Of each ``.target`` the first PTX ISA version that has it."""
+
+
+def declared(version: str, target: str) -> Level:
+    """The level of ``.version`` and ``.target``. Raises ValueError if they are not of this world,
+    or not of one.
+    """
+    parts = re.fullmatch(r"(\d+)\.(\d+)", version)
+    if parts is None:
+        raise ValueError(f"the text must begin with .version, such as 7.0; this has {version!r}")
+    if target not in FIRST_VERSIONS:
+        raise ValueError(f"the CPU executor does not know the .target {target!r}")
+    match = re.fullmatch(r"sm_(\d+)([af]?)", target)
+    assert match is not None
+    found = Level((int(parts[1]), int(parts[2])), int(match[1]), match[2])
+    first = FIRST_VERSIONS[target]
+    if found.version < first:
+        raise ValueError(
+            f".target {target} needs .version {first[0]}.{first[1]}; this is {version}"
+        )
+    return found
+
+
+def loadable(kernel: Level, arch: str) -> bool:
+    """Whether a device of architecture `arch` takes a kernel whose target is that of `kernel`."""
+    match = re.fullmatch(r"sm_(\d+)([af]?)", arch)
+    if match is None:
+        return False
+    number, special = int(match[1]), match[2]
+    if kernel.special == "a":
+        return (number, special) == (kernel.number, "a")
+    if kernel.special == "f":
+        return number // 10 == kernel.number // 10 and number >= kernel.number
+    return number >= kernel.number
