@@ -47,9 +47,11 @@ def _put(out: AnyArray, value: AnyArray, scalar: ScalarType, as_bits: bool) -> N
     if scalar.bits == 16:
         np.copyto(out, formats.patterns(value, scalar.name))
         return
-    value = np.array(value, scalar.dtype)
-    float32.canonicalize(value)
-    np.copyto(out, value.view(f"u{scalar.bits // 8}") if as_bits else value)
+    target = np.empty(out.shape, scalar.dtype) if as_bits else out
+    np.copyto(target, value, casting="unsafe")
+    float32.canonicalize(target)
+    if as_bits:
+        np.copyto(out, target.view(f"u{scalar.bits // 8}"))
 
 
 # -- Integers -------------------------------------------------------------------------------------
