@@ -18,7 +18,10 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
+
+__all__ = ["BF16", "F16", "Block", "block", "block_dot", "multiply_accumulate", "round_toward_zero"]
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -77,6 +80,49 @@ def _accumulator_exponents(c: AnyArray) -> AnyArray:
     if c.dtype == F16:
         return _exponents(c.view(np.uint16), 10, 15)
     return _exponents(c.view(np.uint32), 23, 127)
+
+
+def block_dot(a: AnyArray, b: AnyArray, c: AnyArray, *, arch: str) -> AnyArray:
+    """``c + sum over k of a[..., k] * b[..., k]`` as the tensor cores of `arch`, "sm_80", do it.
+
+    a, b : (..., K) float16, or ml_dtypes.bfloat16.
+    c : (...) float32, or float16 beside float16 operands.
+
+    Shapes are broadcast. The result is a new array of the type of c. K may be that of a block or
+    of an instruction, or any other: what is past the first block is added to its rounded sum, and
+    so on, as an instruction of several blocks does, or a chain of instructions.
+
+    Raises TypeError for other types, ValueError for shapes that do not fit each other and for an
+    architecture that is not known.
+
+    >>> from cuevo.sim.tensor_core import block_dot
+    >>> a, b = np.array([[1, 2.0**-12], [1, 2.0**-13]], np.float16)
+    >>> block_dot(a, b, np.float32(-1), arch="sm_80").item()  # 2^-25 is cut off beside 1
+    0.0
+    >>> block_dot(a, b, np.float32(-1), arch="sm_90").item() * 2**25
+    1.0
+    """
+    a, b, c = np.asarray(a), np.asarray(b), np.asarray(c)
+    if a.dtype not in (F16, BF16) or a.dtype != b.dtype:
+        raise TypeError(f"a, b: expected float16 or bfloat16, both; got {a.dtype} and {b.dtype}")
+    if c.dtype != np.float32 and (c.dtype, a.dtype) != (F16, F16):
+        raise TypeError(f"c: expected float32, or float16 beside float16; got {c.dtype}")
+    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"a, b: expected (..., K) with the same K; got {a.shape} and {b.shape}")
+    arithmetic = block(architecture(arch).number)
+    shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
+    depth = a.shape[-1]
+
+    def by_k(x: AnyArray) -> AnyArray:
+        """(K, elements), as patterns."""
+        rows = np.broadcast_to(x, (*shape, depth)).reshape(-1, depth)
+        return np.ascontiguousarray(rows.T).view(np.uint16)
+
+    sums = np.broadcast_to(c, shape).reshape(1, 1, -1).copy()
+    with np.errstate(all="ignore"):
+        if sums.size and depth:
+            sums = multiply_accumulate(by_k(a)[None], by_k(b)[:, None], sums, a.dtype, arithmetic)
+    return sums.reshape(shape)
 
 
 def multiply_accumulate(

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.sim.tensor_core import BF16, F16, Block, block, multiply_accumulate, round_toward_zero
+from cuevo.sim.tensor_core import (
+    BF16,
+    F16,
+    Block,
+    block,
+    block_dot,
+    multiply_accumulate,
+    round_toward_zero,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -213,3 +221,54 @@ def test_round_toward_zero() -> None:
     expected = [1, -1, 2.0**-149, -0.0, np.inf, float(np.finfo(np.float32).max)]
     with np.errstate(all="ignore"):
         assert round_toward_zero(x).tolist() == expected
+
+
+# -- Dot products ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("out", [np.float32, np.float16], ids=["f32", "f16"])
+@pytest.mark.parametrize("depth", [1, 4, 16, 20])
+def test_dot_products(depth: int, out: Any, arch: int) -> None:
+    """Broadcast operands, and one block to five of them."""
+    rng = np.random.default_rng(depth)
+    a, b = fill(rng, "wide", (3, 1, depth), F16), fill(rng, "normal", (5, depth), F16)
+    c = rng.standard_normal((3, 1)).astype(out)
+    found = block_dot(a, b, c, arch=f"sm_{arch}")
+    assert found.shape == (3, 5) and found.dtype == out
+    for i, j in np.ndindex(3, 5):
+        left, right = a[i].reshape(1, depth, 1), b[j].reshape(depth, 1, 1)
+        wide = left.astype(np.float64), right.astype(np.float64)
+        expected = model(*wide, c[i].reshape(1, 1, 1), block(arch), "float16")
+        assert found[i, j].tobytes() == expected.tobytes()
+
+
+def test_a_dot_product_without_terms_is_c() -> None:
+    nothing = np.zeros((4, 0), BF16)
+    c = np.array([1.5, -0.0, np.inf, 3], np.float32)
+    assert block_dot(nothing, nothing, c, arch="sm_90").tobytes() == c.tobytes()
+    empty = np.zeros((0, 8), BF16)
+    assert block_dot(empty, empty, np.float32(0), arch="sm_90").shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "arch", "error", "words"),
+    [
+        ((2, 4), (2, 4), np.float64, "sm_80", TypeError, "c: expected float32"),
+        ((2, 4), (2, 4), np.float16, "sm_80", TypeError, "c: expected float32"),
+        ((2, 4), (2, 5), np.float32, "sm_80", ValueError, "the same K"),
+        ((), (4,), np.float32, "sm_80", ValueError, "the same K"),
+        ((3, 4), (2, 4), np.float32, "sm_80", ValueError, "broadcast"),
+        ((2, 4), (2, 4), np.float32, "sm_7", ValueError, "sm_7"),
+    ],
+)
+def test_dot_products_that_are_none(
+    a: Any, b: Any, c: Any, arch: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        block_dot(np.ones(a, BF16), np.ones(b, BF16), c(1), arch=arch)
+
+
+def test_operands_of_other_types_have_no_dot_product() -> None:
+    with pytest.raises(TypeError, match="a, b: expected float16 or bfloat16"):
+        block_dot(np.ones(4, F16), np.ones(4, BF16), np.float32(0), arch="sm_80")
