@@ -72,6 +72,7 @@ def test_the_pages_with_listings_are_found():
     assert {page.name for page in WITH_LISTINGS} >= {
         "README.md",
         "blocks.md",
+        "cpu-executor.md",
         "driver-level.md",
         "ptx-style.md",
     }
