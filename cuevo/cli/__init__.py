@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import demo, doctor, kernels, layout
+from cuevo.cli import check, demo, doctor, kernels, layout
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -19,12 +19,14 @@ examples:
   cuevo kernels                   what there is, and each kernel's parameters
   cuevo render evoformer_forward_sm80 --set head_dim=32 | less
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
+  cuevo check gemm_sm80           run it on the CPU executor, on a small problem, under all checks
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
 exit codes:
-  0    done (demo: and the result agrees with float64)
-  1    an error, said in a sentence on standard error; or the demo's result does not agree
+  0    done (demo: and the result agrees with float64; check: and nothing is wrong)
+  1    an error, said in a sentence on standard error; or the demo's result does not agree, or
+       check has found something
   2    a command line that cannot be carried out as it stands
   130  interrupted
 
@@ -44,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, layout, doctor):
+    for command in (demo, kernels, check, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

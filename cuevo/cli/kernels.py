@@ -68,7 +68,7 @@ def add_commands(subparsers: Subparsers) -> None:
     add_json_option(kernels)
 
     render = add_command(subparsers, "render", "Print a kernel's PTX.", _RENDER_DETAILS, run_render)
-    _add_kernel_options(render)
+    add_kernel_options(render)
     render.add_argument(
         "--arch",
         type=architecture_name,
@@ -87,7 +87,7 @@ def add_commands(subparsers: Subparsers) -> None:
         _ASSEMBLE_DETAILS,
         run_assemble,
     )
-    _add_kernel_options(assemble)
+    add_kernel_options(assemble)
     assemble.add_argument(
         "--arch",
         action="append",
@@ -103,7 +103,7 @@ def add_commands(subparsers: Subparsers) -> None:
     add_json_option(assemble)
 
 
-def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
+def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kernel", metavar="KERNEL", help="a name that `cuevo kernels` lists")
     parser.add_argument(
         "--set",
@@ -139,23 +139,30 @@ def kernel_defaults(module: Any) -> Mapping[str, object]:
     return defaults
 
 
-def render_kernel(
-    module: Any, words: list[str], architectures: Sequence[str]
-) -> tuple[Any, RenderedKernel]:
-    """Configuration and text of a kernel: `words` (`["head_dim=32"]`), defaults elsewhere.
+def configure_kernel(module: Any, words: list[str], architectures: Sequence[str]) -> Any:
+    """Configuration of a kernel: `words` (`["head_dim=32"]`), defaults elsewhere.
 
     Raises:
         UsageError: settings that are none of the kernel's.
         ValueError: a configuration that cannot run on one of the architectures; says why.
     """
     from cuevo.architectures import architecture
-    from cuevo.template import render
 
     config = configuration(module.Config, split_settings(words), kernel_defaults(module))
     for arch in architectures:
         reasons = module.violations(config, architecture(arch))
         if reasons:
             raise ValueError(f"{config} cannot run on {arch}: {'; '.join(reasons)}.")
+    return config
+
+
+def render_kernel(
+    module: Any, words: list[str], architectures: Sequence[str]
+) -> tuple[Any, RenderedKernel]:
+    """Configuration and text of a kernel; arguments and errors as of `configure_kernel`."""
+    from cuevo.template import render
+
+    config = configure_kernel(module, words, architectures)
     return config, render(module.NAME, module.values(config))
 
 

@@ -1,0 +1,118 @@
+"""`cuevo check`: one instance of a kernel on the CPU executor, under all of its checks."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from cuevo.cli.kernels import (
+    add_kernel_options,
+    architecture_name,
+    configure_kernel,
+    kernel_module,
+    lowest_architecture,
+)
+from cuevo.cli.usage import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Subparsers,
+    add_command,
+    add_json_option,
+    print_json,
+    print_table,
+    table,
+)
+
+if TYPE_CHECKING:
+    from cuevo.sim import Profile
+    from cuevo.trial import Report
+
+_DETAILS = """\
+examples:
+  cuevo check evoformer_forward_sm80 --set head_dim=32
+  cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
+  cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
+
+The problem is a small one of random numbers, with several tiles and ragged ends. Errors are what a
+GPU would not forgive, or would only by chance, and results that differ from float64; a warning
+costs time. The exit code is 1 where there is an error. The counts are those of the last launch.
+"""
+
+
+def add_commands(subparsers: Subparsers) -> None:
+    check = add_command(
+        subparsers,
+        "check",
+        "Run a kernel on the CPU executor, on a small problem, under all checks.",
+        _DETAILS,
+        run_check,
+    )
+    add_kernel_options(check)
+    check.add_argument(
+        "--arch",
+        type=architecture_name,
+        metavar="SM",
+        help="whose arithmetic and limits (default: the kernel's lowest)",
+    )
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    check.add_argument(
+        "--lines",
+        type=int,
+        default=8,
+        metavar="COUNT",
+        help="how many lines and instructions to count (default: %(default)s)",
+    )
+    add_json_option(check)
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    from cuevo.trial import try_out
+
+    module = kernel_module(arguments.kernel)
+    arch = arguments.arch or lowest_architecture(module)
+    config = configure_kernel(module, arguments.settings, [arch])
+    report = try_out(module, config, arch, arguments.seed)
+    if arguments.json:
+        print_json(_as_json(report))
+    else:
+        _show(report, arguments.lines)
+    return EXIT_OK if report.sound else EXIT_FAILED
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    profile = report.profile
+    return {
+        "kernel": report.kernel,
+        "arch": report.arch,
+        "sound": report.sound,
+        "findings": [asdict(each) for each in report.findings],
+        "errors": dict(report.errors),
+        "instructions": profile.by_opcode() if profile else None,
+        "lines": profile.by_line() if profile else None,
+        "banks": [asdict(use) for use in profile.banks] if profile else None,
+    }
+
+
+def _show(report: Report, count: int) -> None:
+    print(f"{report.kernel} as {report.arch} runs it")
+    for finding in report.findings:
+        place = f"{finding.origin}: " if finding.origin else ""
+        print(f"{finding.severity}: {place}{finding.message}")
+    if not report.findings:
+        print("nothing was found")
+    for name, error in report.errors.items():
+        print(f"{name}: relative error {error:.1e}")
+    if report.profile and count > 0:
+        _show_profile(report.profile, count)
+
+
+def _show_profile(profile: Profile, count: int) -> None:
+    by_opcode, by_line = profile.by_opcode(), profile.by_line()
+    print(f"instructions of warps: {sum(by_opcode.values()):,}")
+    for heading, counts in (("instruction", by_opcode), ("line", by_line)):
+        shown = table(heading, "warps")
+        shown.columns[1].justify = "right"
+        for name, number in sorted(counts.items(), key=lambda item: -item[1])[:count]:
+            shown.add_row(name, f"{number:,}")
+        print_table(shown)

@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from cuevo.cli import main
+from cuevo.trial import Finding, Report
+
+pytestmark = pytest.mark.kernel
+
+SETTINGS = ["--set", "block_m=64", "--set", "warp_m=32"]
+
+
+def test_a_sound_kernel(capsys):
+    assert main(["check", "gemm_sm80", *SETTINGS, "--lines", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "nothing was found\nd: relative error 1." in printed
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in printed
+    assert "ptx/lib/" in printed
+
+
+def test_json_has_everything(capsys):
+    assert main(["check", "gemm_sm80", *SETTINGS, "--arch", "90", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["arch"], report["sound"], report["findings"]) == ("sm_90", True, [])
+    assert 0 < report["errors"]["d"] < 1e-2
+    assert sum(report["instructions"].values()) == sum(report["lines"].values()) > 0
+    assert {use["opcode"].split(".")[0] for use in report["banks"]} >= {"ldmatrix", "cp"}
+
+
+def test_findings_are_printed_and_fail(capsys, monkeypatch):
+    findings = (
+        Finding("error", "ptx/gemm_sm80.ptx:7", "data race"),
+        Finding("error", "", "d differs"),
+        Finding("warning", "ptx/lib/gemm.ptx:9", "bank conflicts"),
+    )
+    report = Report("gemm_sm80(...)", "sm_80", findings, {}, None)
+    monkeypatch.setattr("cuevo.trial.try_out", lambda *arguments: report)
+    assert main(["check", "gemm_sm80"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "gemm_sm80(...) as sm_80 runs it",
+        "error: ptx/gemm_sm80.ptx:7: data race",
+        "error: d differs",
+        "warning: ptx/lib/gemm.ptx:9: bank conflicts",
+    ]
+    assert main(["check", "gemm_sm80", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][1]["message"] == "d differs"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["gemm"], 2, "there is no kernel 'gemm'"),
+        (["gemm_sm80", "--set", "stage=3"], 2, "stage"),
+        (["gemm_sm80", "--set", "stages=9"], 1, "cannot run on sm_80"),
+        (["gemm_sm80", "--arch", "sm_75"], 1, "this is sm_75"),
+    ],
+)
+def test_what_cannot_be_checked(words, code, said, capsys):
+    assert main(["check", *words]) == code
+    assert said in capsys.readouterr().err
