@@ -160,10 +160,14 @@ class Flow:
                     mask & wrong[None, :],
                 )
             warps = present != 0
-        if ((number < 0) | (number >= BARRIERS))[warps].any():
-            raise Fault(f"there are barriers 0 to {BARRIERS - 1} only", mask)
-        if count is not None and ((count % 32 != 0) | (count <= 0))[warps].any():
-            raise Fault("the thread count of a barrier must be a multiple of 32", mask)
+        wrong = warps & ((number < 0) | (number >= BARRIERS))
+        if wrong.any():
+            raise Fault(f"there are barriers 0 to {BARRIERS - 1} only", self.alive & wrong)
+        if count is not None:
+            wrong = warps & ((count % 32 != 0) | (count <= 0))
+            if wrong.any():
+                message = "the thread count of a barrier must be a multiple of 32"
+                raise Fault(message, self.alive & wrong)
         everybody = mask is None or int(np.count_nonzero(mask)) == int(alive.sum())
         one_barrier = count is None and wait and vote is None and bool((number == number[0]).all())
         if everybody and one_barrier and not self._arrived.any():
