@@ -207,18 +207,19 @@ BARRIERS = {
         END:
         """,
         r"deadlock: warps wait at barriers that are never complete "
-        r"\(2 at broken\.ptx:\d+, 2 at broken\.ptx:\d+\)",
+        r"\(2 at broken\.ptx:\d+: barrier 2 has 32 of 64 threads, "
+        r"2 at broken\.ptx:\d+: barrier 1 has 32 of 64 threads\)",
     ),
     "too few come to a counted barrier": Minimal(
         "bar.sync 1, <<64 => 96>>; // here",
-        r"deadlock: warps wait at barriers that are never complete \(4 at broken\.ptx:\d+\)",
+        r"deadlock: warps wait .* \(4 at broken\.ptx:\d+: barrier 1 has 64 of 96 threads\)",
     ),
     "nobody arrives": Minimal(
         """
         <<@!first bar.arrive 1, 64; => >>
         @first bar.sync 1, 64; // here
         """,
-        r"deadlock: warps wait at barriers that are never complete \(2 at broken\.ptx:\d+\)",
+        r"deadlock: warps wait .* \(2 at broken\.ptx:\d+: barrier 1 has 32 of 64 threads\)",
     ),
     "different counts": Minimal(
         """
