@@ -53,6 +53,20 @@ UNCAUGHT = {
         """,
         "atomics and volatile accesses leave no tag for plain ones after them",
     ),
+    "a barrier of one warp between two": Minimal(
+        """
+        st.shared.b32 [own], t; <<bar.sync 1; => @first bar.sync 1, 32;>>
+        ld.shared.b32 x, [other];
+        """,
+        "a barrier of some warps clears the tags of the whole block",
+    ),
+    "a barrier of one lane between two": Minimal(
+        """
+        st.shared.b32 [own], t; <<bar.warp.sync -1; => >> setp.eq.u32 c, lane, 0;
+        @c bar.warp.sync 1; ld.shared.b32 x, [next];
+        """,
+        "a barrier of some lanes clears the lanes' tags of the whole block",
+    ),
     "a copy that nobody waits for": Minimal(
         "cp.async.ca.shared.global [own], [from], 16; <<cp.async.wait_all; => >>",
         "what is in flight when a thread exits is dropped",
