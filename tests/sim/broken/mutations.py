@@ -6,14 +6,15 @@ has the piece; what it was rendered to is changed wherever the kernel has it. In
     == ORIGINAL: KERNEL              a case of `originals`; an entry, with `:keys` or `:queries`
     FILE: PIECE                      the line
       OLD => NEW                     within it; `without OLD`; `gone`: the whole line
-      fault, WORDS [@ FILE: PIECE]   the fault's message, `...` for anything, and the line that it
-                                     names: the mutated one unless another is given
+      fault, WORDS                   what the fault says, `...` for anything
+      at FILE: PIECE                 the line that it names; without this the mutated one
       result                         the results differ from float64, or bytes around were written
       harmless, REASON               another instruction does the same
       uncaught, REASON               a GPU could be hurt by it
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -85,23 +86,32 @@ def _pattern(words: str) -> str:
     return ".*".join(re.escape(part.strip()) for part in words.split("..."))
 
 
-def _read() -> tuple[Mutation, ...]:
-    found = []
+def _read() -> Iterator[Mutation]:
     original = kernel = ""
-    rows = iter((Path(__file__).parent / "mutations.txt").read_text().splitlines())
-    for row in rows:
+    entry: list[str] = []
+    for row in [*(Path(__file__).parent / "mutations.txt").read_text().splitlines(), ""]:
+        if row.startswith("  "):
+            entry.append(row.strip())
+            continue
+        if entry:
+            yield _mutation(original, kernel, *entry)
+        entry = []
         if row.startswith("== "):
             original, kernel = row[3:].split(": ")
-        elif row and not row.startswith("#"):
-            place = Place.parse(row)
-            old, _, new = next(rows).strip().partition(" => ")
-            old = "" if old == "gone" else old.removeprefix("without ")
-            catch, _, words = next(rows).strip().partition(", ")
-            says, _, at = words.partition(" @ ")
-            says = _pattern(says) if catch == "fault" else says
-            where = Place.parse(at) if at else place
-            found.append(Mutation(original, kernel, place, old, new, catch, says, where))
-    return tuple(found)
+        elif row:
+            entry = [row]
 
 
-MUTATIONS = _read()
+def _mutation(
+    original: str, kernel: str, line: str, change: str, catch: str, at: str = ""
+) -> Mutation:
+    place = Place.parse(line)
+    old, _, new = change.partition(" => ")
+    old = "" if old == "gone" else old.removeprefix("without ")
+    how, _, words = catch.partition(", ")
+    says = _pattern(words) if how == "fault" else words
+    where = Place.parse(at.removeprefix("at ")) if at else place
+    return Mutation(original, kernel, place, old, new, how, says, where)
+
+
+MUTATIONS = tuple(_read())
