@@ -6,9 +6,9 @@ few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest ins
 What is checked, each fault with file, line, block and thread: instructions and types when a kernel
 is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
 of the launch; shared accesses against what was written, what asynchronous copies still own, and
-what other warps do between the same two barriers; alignment; local memory and registers that were
-never written; ``.aligned`` instructions and member masks under divergence; barriers that are never
-complete.
+what other warps, and other lanes of the warp, do between the same two barriers; alignment; local
+memory and registers that were never written; ``.aligned`` instructions and member masks under
+divergence; barriers that are never complete. Not checked: the order of accesses to global memory.
 
 Where the PTX ISA leaves a choice: asynchronous copies read global memory when they are issued;
 barriers without a count wait for the warps that have not exited; atomics take their turns in the

@@ -64,16 +64,15 @@ class Copies:
         np.maximum(self._retired, limit, out=self._retired, where=True if mask is None else mask)
         low, high = int(self._retired.min()), int(self._retired.max())
         still_open: list[_Copy] = []
-        warps = self._group.shape[1]
         for copy in self._open:
             first = int(copy.groups[0]) if copy.groups.size else 0
             if copy.whole and first < low:
-                shared.end_copy(copy.indices, copy.size, copy.lanes % warps)
+                shared.end_copy(copy.indices, copy.size, copy.lanes)
             elif copy.whole and first >= high:
                 still_open.append(copy)
             else:
                 done = copy.groups < self._retired.ravel()[copy.lanes]
-                shared.end_copy(copy.indices[done], copy.size, copy.lanes[done] % warps)
+                shared.end_copy(copy.indices[done], copy.size, copy.lanes[done])
                 if not done.all():
                     left = ~done
                     still_open.append(

@@ -125,6 +125,19 @@ class Flow:
         self._part()
         np.copyto(self._parted, target, where=mask)
 
+    def wait_of(self, warp: int) -> tuple[int, int, int, int]:
+        """Of a warp that waits: the line, the barrier, how many threads are there, and how many
+        must be.
+        """
+        number = int(self._barrier[warp])
+        place = int(self._block[warp]), number
+        return (
+            int(self.barrier_line[warp]),
+            number,
+            int(self._arrived[place]),
+            int(self._needed()[place]),
+        )
+
     def exit(self, mask: Mask) -> None:
         if mask is None:
             self.alive.fill(False)
@@ -160,10 +173,14 @@ class Flow:
                     mask & wrong[None, :],
                 )
             warps = present != 0
-        if ((number < 0) | (number >= BARRIERS))[warps].any():
-            raise Fault(f"there are barriers 0 to {BARRIERS - 1} only", mask)
-        if count is not None and ((count % 32 != 0) | (count <= 0))[warps].any():
-            raise Fault("the thread count of a barrier must be a multiple of 32", mask)
+        wrong = warps & ((number < 0) | (number >= BARRIERS))
+        if wrong.any():
+            raise Fault(f"there are barriers 0 to {BARRIERS - 1} only", self.alive & wrong)
+        if count is not None:
+            wrong = warps & ((count % 32 != 0) | (count <= 0))
+            if wrong.any():
+                message = "the thread count of a barrier must be a multiple of 32"
+                raise Fault(message, self.alive & wrong)
         everybody = mask is None or int(np.count_nonzero(mask)) == int(alive.sum())
         one_barrier = count is None and wait and vote is None and bool((number == number[0]).all())
         if everybody and one_barrier and not self._arrived.any():
@@ -211,14 +228,18 @@ class Flow:
             np.copyto(counters, following, where=True if self._here is None else self._here)
         self._next = None
 
+    def _needed(self) -> AnyArray:
+        """Threads that must come to each barrier of each block; whole warps."""
+        alive_warps = self.alive.any(axis=0)
+        all_threads = 32 * np.bincount(self._block, alive_warps, self._blocks).astype(np.int64)
+        needed: AnyArray = np.where(self._expected == 0, all_threads[:, None], self._expected)
+        return needed
+
     def _release(self) -> None:
         """Let go the warps whose barrier is complete."""
         if not self.waiting.any() and not self._arrived.any():
             return
-        alive_warps = self.alive.any(axis=0)
-        all_threads = 32 * np.bincount(self._block, alive_warps, self._blocks).astype(np.int64)
-        needed = np.where(self._expected == 0, all_threads[:, None], self._expected)
-        complete = (self._arrived > 0) & (self._arrived >= needed)
+        complete = (self._arrived > 0) & (self._arrived >= self._needed())
         if complete.any():
             if self._votes:
                 self._count(complete)

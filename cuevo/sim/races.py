@@ -2,7 +2,7 @@
 
 Two warps race if both touch a byte between two barriers, and one of them writes it. All warps of a
 chunk advance together here, so a race would go unnoticed in the results; a GPU is not so kind.
-Lanes of one warp are taken to be in step.
+Races between the lanes of a warp: `lane_races`.
 
 For every byte of shared memory two tags say who wrote and who read it since the block's last
 barrier: 0 nobody, warp + 1, or `_SEVERAL`. An asynchronous copy writes when it is issued and again
@@ -16,6 +16,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
+from cuevo.sim.lane_races import LaneRaces
 
 _SEVERAL = 255
 _UNITS = (1, 2, 4, 8, 16)
@@ -26,8 +27,12 @@ class Races:
     warp.
     """
 
-    def __init__(self, blocks: int, stride: int, warp_in_block: AnyArray) -> None:
+    def __init__(
+        self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+    ) -> None:
         self._blocks, self._stride = blocks, stride
+        self._block_of_warp = block_of_warp
+        self._lanes = LaneRaces(blocks, stride, warp_in_block.size)
         self._writer = np.zeros(max(blocks * stride, 16), np.uint8)
         self._reader = np.zeros_like(self._writer)
         self._writers = {unit: self._writer.view(unit_dtype(unit)) for unit in _UNITS}
@@ -39,6 +44,7 @@ class Races:
         """What was done before is ordered before what comes; `blocks` marks the blocks, None for
         all.
         """
+        self._lanes.barrier(blocks)
         for tags in (self._writer, self._reader):
             if blocks is None:
                 tags.fill(0)
@@ -46,10 +52,18 @@ class Races:
                 whole = tags[: self._blocks * self._stride].reshape(self._blocks, self._stride)
                 whole[blocks] = 0
 
+    def warp_barrier(self, mask: Mask) -> None:
+        """The same for the lanes of each warp in `mask`, and to be simple for those of its block's
+        others.
+        """
+        blocks = None if mask is None else np.unique(self._block_of_warp[mask.any(axis=0)])
+        self._lanes.barrier(blocks)
+
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
         own = self._pattern(size)
         self._check("reads", "wrote", self._writers[size], indices, size, own, mask)
+        self._lanes.read(indices, size, mask)
         before = _bytes(self._readers[size].take(indices))
         mine = _bytes(own)
         tags = np.where((before == 0) | (before == mine), mine, np.uint8(_SEVERAL))
@@ -74,6 +88,7 @@ class Races:
         own = self._pattern(size)
         self._check("writes", "wrote", self._writers[size], indices, size, own, mask)
         self._check("writes", "read", self._readers[size], indices, size, own, mask)
+        self._lanes.write(indices, size, mask)
         if mask is None:
             self._writers[size][indices] = own
         else:
@@ -81,9 +96,23 @@ class Races:
         # Two warps that write a unit at once: one of them finds the other's tag.
         self._check("writes", "writes", self._writers[size], indices, size, own, mask)
 
-    def landed(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
-        """Asynchronous copies to flat `indices` have landed, which `warps` issued."""
+    def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
+        """A volatile or atomic access: it races with plain ones before it, and leaves no tag for
+        those after it.
+        """
+        own, does = self._pattern(size), "writes" if writes else "reads"
+        self._check(does, "wrote", self._writers[size], indices, size, own, mask)
+        if writes:
+            self._check(does, "read", self._readers[size], indices, size, own, mask)
+        self._lanes.ordered(indices, size, mask, writes=writes)
+
+    def landed(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        """Asynchronous copies to flat `indices` have landed; `threads` are the positions of those
+        who issued them, lane * warps + warp.
+        """
+        lanes, warps = np.divmod(threads, self._tag_of_warp.size)
         self._writers[size][indices] = self._pattern(size)[0].take(warps)
+        self._lanes.landed(indices, size, lanes)
 
     def _pattern(self, size: int) -> AnyArray:
         """The tag of each lane's warp in all bytes of a unit: shape (32, warps)."""

@@ -1,5 +1,9 @@
 """Runs a chunk of threadblocks to its end."""
 
+from collections import Counter
+
+import numpy as np
+
 from cuevo.errors import SimulatorError
 from cuevo.sim.aliases import Step
 from cuevo.sim.faults import Fault, KernelText, error_at, place
@@ -77,16 +81,15 @@ class Schedule:
 
     def _deadlock(self) -> SimulatorError:
         flow = self.machine.flow
-        stuck = flow.alive.any(axis=0)
-        lines: dict[int, int] = {}
-        for line in flow.barrier_line[stuck]:
-            lines[int(line)] = lines.get(int(line), 0) + 1
+        stuck = np.flatnonzero(flow.alive.any(axis=0))
+        waits = sorted(Counter(flow.wait_of(int(warp)) for warp in stuck).items())
         where = ", ".join(
-            f"{count} at {place(self._kernel, line)}" for line, count in sorted(lines.items())
+            f"{count} at {place(self._kernel, line)}: barrier {number} has {there} of {of} threads"
+            for (line, number, there, of), count in waits
         )
         error = error_at(
             self._kernel,
-            min(lines),
+            waits[0][0][0],
             f"deadlock: warps wait at barriers that are never complete ({where})",
         )
         return SimulatorError(f"{error}\n  first: {self.machine.thread_name(flow.alive)}")

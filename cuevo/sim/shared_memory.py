@@ -35,7 +35,7 @@ class SharedMemory:
         self._state = {unit: self._raw_state.view(unit_dtype(unit)) for unit in _UNITS}
         # What turns a warp's shared addresses into offsets in the storage of all blocks.
         self._base = (block_of_warp.astype(np.int64) * self._stride - WINDOW)[None, :]
-        self.races = Races(blocks, self._stride, warp_in_block)
+        self.races = Races(blocks, self._stride, block_of_warp, warp_in_block)
         self.watch: Callable[[AnyArray, int, Mask], None] | None = None
         """Called with the checked addresses of each access, its size and its lanes."""
 
@@ -73,7 +73,7 @@ class SharedMemory:
     def load(self, indices: AnyArray, size: int, mask: Mask, *, ordered: bool = False) -> AnyArray:
         """The units at `indices`; each byte must have been written, and no copy to it be in flight.
 
-        An `ordered` access (volatile, relaxed, atomic) is no part of a data race.
+        An `ordered` access (volatile, relaxed, atomic) races with none of its kind.
         """
         state = self._state[size].take(indices).view(np.uint8)
         if int(state.min()) != _VALID or int(state.max()) != _VALID:
@@ -81,7 +81,9 @@ class SharedMemory:
             lanes = lanes if mask is None else lanes & mask
             if lanes.any():
                 raise self._refusal("read", indices, size, lanes)
-        if not ordered:
+        if ordered:
+            self.races.ordered(indices, size, mask, writes=False)
+        else:
             self.races.read(indices, size, mask)
         return self._data[size].take(indices)
 
@@ -96,7 +98,9 @@ class SharedMemory:
     ) -> None:
         """Write units; none of their bytes may have a copy in flight."""
         self._check_not_in_flight(indices, size, mask)
-        if not ordered:
+        if ordered:
+            self.races.ordered(indices, size, mask, writes=True)
+        else:
             self.races.write(indices, size, mask)
         self._put(indices, size, values, mask, _VALID)
 
@@ -106,10 +110,10 @@ class SharedMemory:
         self.races.write(indices, size, mask)
         self._put(indices, size, values, mask, _IN_FLIGHT)
 
-    def end_copy(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
-        """Copies to flat `indices`, issued by `warps`, are waited for."""
+    def end_copy(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        """Copies to flat `indices` are waited for; `threads` as `Races.landed` has them."""
         self._state[size][indices] = _unit(size, _VALID)
-        self.races.landed(indices, size, warps)
+        self.races.landed(indices, size, threads)
 
     def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
         if mask is not None:

@@ -101,10 +101,11 @@ def banks(profile_of: Any) -> Any:
 @pytest.mark.parametrize("opcode", ["st.shared.b32", "ld.shared.b32", "atom.shared.add.u32"])
 def test_instructions_of_words(banks: Any, opcode: str, stride: int, conflicts: int) -> None:
     where = f"mad.lo.u32 at, t, {stride}, base;"
+    wrote = f"{where} st.shared.b32 [at], t; bar.sync 0;"
     body = {
         "st.shared.b32": f"{where} st.shared.b32 [at], t;",
         "ld.shared.b32": f"{where} st.volatile.shared.b32 [at], t; ld.shared.b32 x, [at];",
-        "atom.shared.add.u32": f"{where} st.shared.b32 [at], t; atom.shared.add.u32 x, [at], 1;",
+        "atom.shared.add.u32": f"{wrote} atom.shared.add.u32 x, [at], 1;",
     }[opcode]
     use = banks(body, opcode, shared=4096)
     if opcode.startswith("atom") and stride == 0:
@@ -149,7 +150,7 @@ def test_matrices(
     {START} mad.lo.u32 at, t, 128, base; mov.b32 x, t; mov.b32 y, t; mov.b32 z, t; mov.b32 w, t;
     {"".join(f"st.shared.v4.b32 [at+{16 * i}], {{t, t, t, t}};" for i in range(8))}
     mad.wide.u32 p, t, 4, p; ld.global.b32 at, [p]; add.u32 at, at, base;
-    setp.ge.u32 c, t, {8 * matrices}; @c mov.b32 at, 0;
+    setp.ge.u32 c, t, {8 * matrices}; @c mov.b32 at, 0; bar.warp.sync -1;
     {opcode}.sync.aligned.m8n8.x{matrices}.shared.b16 {operands}; ret;
     """
     profile = profile_of(body, table, shared=4096, arch="sm_90")

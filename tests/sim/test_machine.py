@@ -44,6 +44,7 @@ def test_static_shared_memory_in_a_kernel(run_kernel: Any) -> None:
     .shared .align 4 .b8 first[4]; .shared .u32 table[32]; .reg .b64 p; .reg .b32 t, at, x;
     mov.u32 t, %tid.x; ld.param.u64 p, [p0]; mad.wide.u32 p, t, 4, p;
     mov.u32 at, table; mad.lo.u32 at, t, 4, at; st.shared.u32 [at], t; st.shared.u32 [first], 77;
+    bar.warp.sync -1;
     ld.shared.u32 x, [table+12]; ld.shared.u32 at, [first]; add.u32 x, x, at;
     st.global.u32 [p], x; ret;
     """

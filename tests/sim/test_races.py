@@ -48,6 +48,32 @@ RACES = {
     "copy over what others still read": """
         st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other];
         cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all;""",
+    "atomic after a plain write": "@first st.shared.b32 [base], t; red.shared.add.u32 [base], 1;",
+    "volatile read after a plain write": """
+        st.shared.b32 [own], t; ld.volatile.shared.b32 x, [other];""",
+    "lanes: write, read": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "lanes: read, write": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; bar.warp.sync -1;
+        ld.shared.b32 y, [x]; st.shared.b32 [own], y;""",
+    "lanes: write, write": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; st.shared.b32 [x], t;""",
+    "lanes: a part of a word": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base;
+        ld.shared.b16 y, [x+2];""",
+    "lanes: a vector over words": """
+        st.shared.b32 [own], t; and.b32 x, t, -2; mad.lo.u32 x, x, 4, base;
+        ld.shared.v2.b32 {y, z}, [x];""",
+    "lanes: several readers": """
+        and.b32 x, t, 32; mad.lo.u32 x, x, 4, base; and.b32 y, t, 31; setp.eq.u32 first, y, 0;
+        @first st.shared.b32 [x], t; bar.warp.sync -1; ld.shared.b32 y, [x];
+        @first st.shared.b32 [x], t;""",
+    "lanes: a shuffle orders nothing": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base;
+        shfl.sync.idx.b32 y, t, 0, 31, -1; ld.shared.b32 y, [x];""",
+    "lanes: copy, wait": """
+        cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all; xor.b32 x, t, 1;
+        mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
     "ldmatrix": """
         and.b32 x, t, 31; mad.lo.u32 x, x, 16, base; @first st.shared.v4.b32 [x], {t, t, t, t};
         ldmatrix.sync.aligned.m8n8.x4.shared.b16 {x, y, z, w}, [x];""",
@@ -64,7 +90,14 @@ ORDERED = {
         and.b32 x, t, 1; mad.lo.u32 x, warp, 2, x; add.u32 x, x, base; st.shared.b8 [x], t;
         ld.shared.b8 y, [x];""",
     "lanes of a warp": """
-        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; bar.warp.sync -1;
+        ld.shared.b32 y, [x]; bar.warp.sync -1; st.shared.b32 [x], y;""",
+    "neighbouring halves of a word": """
+        mad.lo.u32 x, t, 2, base; st.shared.b16 [x], t; ld.shared.b16 y, [x];""",
+    "a word that all lanes write": "@first st.shared.b32 [base], t;",
+    "lanes at the block's barrier": """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; bar.sync 0;
+        ld.shared.b32 y, [x];""",
     "copy, wait, barrier": """
         cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all; bar.sync 0;
         ld.shared.b32 x, [other];""",

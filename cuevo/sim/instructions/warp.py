@@ -194,8 +194,14 @@ def reduce(b: Binder, m: Modifiers) -> Step:
 
 
 def barrier(b: Binder, m: Modifiers) -> Step:
-    """Lanes run in step: the barrier has nothing to do but to be reached by its members."""
-    return _members(b, 0)
+    """Its members must reach it; it orders what they do to shared memory."""
+    check, races = _members(b, 0), b.machine.shared.races
+
+    def step(mask: Mask) -> None:
+        check(mask)
+        races.warp_barrier(mask)
+
+    return step
 
 
 def fence(b: Binder, m: Modifiers) -> Step:

@@ -1,0 +1,127 @@
+"""Data races between the lanes of a warp in shared memory.
+
+Two lanes race if both touch a word of 4 bytes between two barriers of their warp or block, and one
+of them writes it; shuffles, votes and matrix instructions order nothing in memory. ldmatrix reads
+a row as the lane that has its address.
+
+Two tags say for every word which lane wrote and which one read it: 0 none, lane + 1, or `_SEVERAL`.
+Writes of less than a word leave no tag, and several lanes may write a word at once: what is not
+seen is a race less, never one too many. Whoever asks has made sure that no other warp is to blame.
+"""
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.faults import Fault
+
+_SEVERAL = 255
+_WORD = 4
+_DTYPES = {count: np.dtype(f"u{count}") for count in (1, 2, 4)}
+
+
+class LaneRaces:
+    """`stride` bytes of storage for each of `blocks` blocks; `warps` in all."""
+
+    def __init__(self, blocks: int, stride: int, warps: int) -> None:
+        self._shape = (blocks, stride // _WORD)
+        self._stride = stride
+        self._writer = np.zeros(max(blocks * stride // _WORD, 4), np.uint8)
+        self._reader = np.zeros_like(self._writer)
+        self._writers = {count: self._writer.view(dtype) for count, dtype in _DTYPES.items()}
+        self._readers = {count: self._reader.view(dtype) for count, dtype in _DTYPES.items()}
+        tag = np.arange(1, 33, dtype=np.uint8)[:, None]
+        self._own = {
+            count: np.repeat(np.repeat(tag, warps, axis=1), count, axis=1).view(dtype)
+            for count, dtype in _DTYPES.items()
+        }
+
+    def barrier(self, blocks: AnyArray | None) -> None:
+        """What was done before is ordered before what comes; `blocks` has the numbers or marks of
+        the blocks, None for all.
+        """
+        for tags in (self._writer, self._reader):
+            if blocks is None:
+                tags.fill(0)
+            else:
+                whole = tags[: self._shape[0] * self._shape[1]].reshape(self._shape)
+                whole[blocks] = 0
+
+    def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
+        words, count = _words(indices, size)
+        own = self._own[count]
+        self._check("reads", "wrote", self._writers[count], words, count, own, mask)
+        readers = self._readers[count]
+        several = np.full(count, _SEVERAL, np.uint8).view(_DTYPES[count])[0]
+        before = readers.take(words)
+        tags = np.where((before == 0) | (before == own), own, several)
+        if mask is not None:
+            words, tags = words[mask], tags[mask]
+        readers[words] = tags
+        # Of several lanes that read a word at once only one has left its tag.
+        lost = readers.take(words) != tags
+        if np.count_nonzero(lost):
+            readers[words[lost]] = several
+
+    def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` write units of `size` bytes at `indices`."""
+        words, count = _words(indices, size)
+        own = self._own[count]
+        self._check("writes", "wrote", self._writers[count], words, count, own, mask)
+        if size < _WORD:
+            return
+        self._check("writes", "read", self._readers[count], words, count, own, mask)
+        if mask is None:
+            self._writers[count][words] = own
+        else:
+            self._writers[count][words[mask]] = own[mask]
+
+    def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
+        """A volatile or atomic access: checked, and not remembered."""
+        words, count = _words(indices, size)
+        own, does = self._own[count], "writes" if writes else "reads"
+        self._check(does, "wrote", self._writers[count], words, count, own, mask)
+        if writes and size >= _WORD:
+            self._check(does, "read", self._readers[count], words, count, own, mask)
+
+    def landed(self, indices: AnyArray, size: int, lanes: AnyArray) -> None:
+        """Asynchronous copies to flat `indices` have landed, which `lanes` issued."""
+        count = size // _WORD
+        self._writers[count][indices] = self._own[count][:, 0].take(lanes)
+
+    def _check(
+        self,
+        does: str,
+        did: str,
+        tags: AnyArray,
+        words: AnyArray,
+        count: int,
+        own: AnyArray,
+        mask: Mask,
+    ) -> None:
+        found = tags.take(words)
+        suspects = (found != 0) & (found != own)
+        if not np.count_nonzero(suspects if mask is None else suspects & mask):
+            return
+        # Some words of a unit may have a tag, and others none.
+        each = found.view(np.uint8).reshape(*own.shape, count)
+        foreign = (each != 0) & (each != own.view(np.uint8).reshape(each.shape))
+        lanes = foreign.any(axis=-1)
+        lanes = lanes if mask is None else lanes & mask
+        if not lanes.any():
+            return
+        tag = int(each[lanes][0][foreign[lanes][0]][0])
+        other = "other lanes" if tag == _SEVERAL else f"lane {tag - 1}"
+        offset = int(words[lanes][0]) * count * _WORD % self._stride
+        raise Fault(
+            f"data race: {does} shared offset {offset}, which {other} of the same warp {did} "
+            "without a bar.warp.sync between",
+            lanes,
+        )
+
+
+def _words(indices: AnyArray, size: int) -> tuple[AnyArray, int]:
+    """Indices in units of whole words, and how many words a unit has."""
+    if size >= _WORD:
+        return indices, size // _WORD
+    return indices * size // _WORD, 1

@@ -1,0 +1,207 @@
+"""Shipped kernels on tiny problems: their launches, to be made again with another text.
+
+An `Original` is one call of the package. Its launches are recorded while it runs; `again` makes
+one with a mutated kernel, and those that follow from it, and `check` compares what came out with
+float64 and looks at the bytes around it.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import attention_cases
+import backward_cases
+import gemm_cases
+from backward_calls import arguments, configurations
+from backward_cases import GRADS, BackwardCase
+from gemm_cases import GemmCase
+from guarded import Strided, check_guards
+
+import cuevo
+from cuevo.architectures import architecture
+from cuevo.attention_problem import state_problem
+from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.template import RenderedKernel
+
+
+@dataclass
+class Launch:
+    """One launch, and the bytes of what it may write as they were before."""
+
+    kernel: RenderedKernel
+    loaded: LoadedKernel
+    geometry: tuple[Any, ...]
+    buffers: Sequence[Any]
+    before: list[tuple[int, bytes]]
+
+    def run(self, loaded: LoadedKernel | None = None) -> None:
+        (loaded or self.loaded).launch(*self.geometry, buffers=self.buffers)
+
+    def uses(self, other: "Launch") -> bool:
+        """Whether it has a buffer in common with what the other one may write."""
+        written = [buffer.extent for buffer in other.buffers if not buffer.readonly]
+        mine = [buffer.extent for buffer in self.buffers]
+        return any(a < d and c < b for a, b in mine for c, d in written)
+
+
+def _content(buffers: Sequence[Any]) -> list[tuple[int, bytes]]:
+    """Address and bytes of all that may be written."""
+    extents = [buffer.extent for buffer in buffers if not buffer.readonly]
+    return [(begin, ctypes.string_at(begin, end - begin)) for begin, end in extents]
+
+
+def _restore(contents: Sequence[tuple[int, bytes]]) -> None:
+    for begin, content in contents:
+        ctypes.memmove(begin, content, len(content))
+
+
+class _Recorder(SimExecutor):
+    """Keeps the launches of the kernels that it loads."""
+
+    def __init__(self, arch: str) -> None:
+        super().__init__(arch)
+        self.launches: list[Launch] = []
+
+    def load(self, kernel: RenderedKernel) -> Any:
+        return _Recorded(self, kernel, super().load(kernel))
+
+
+@dataclass
+class _Recorded:
+    owner: _Recorder
+    kernel: RenderedKernel
+    loaded: LoadedKernel
+    spills: bool = False
+
+    def launch(self, *geometry: Any, buffers: Sequence[Any] = (), stream: object = None) -> None:
+        made = Launch(self.kernel, self.loaded, geometry, buffers, _content(buffers))
+        self.owner.launches.append(made)
+        made.run()
+
+
+@dataclass
+class Original:
+    arch: str
+    launches: list[Launch]
+    check: Callable[[], None]
+    after: list[tuple[int, bytes]] = field(default_factory=list)
+    """What all launches together have left."""
+
+    def __post_init__(self) -> None:
+        for launch in self.launches:
+            self.after += _content(launch.buffers)
+
+    def find(self, kernel: str) -> int:
+        """The place of the first launch of a kernel: its name, and after a colon its side."""
+        name, _, side = kernel.partition(":")
+        for place, launch in enumerate(self.launches):
+            config = launch.kernel.values.get("config")
+            if launch.kernel.name == name and side in ("", getattr(config, "side", None)):
+                return place
+        raise KeyError(kernel)
+
+    def again(self, first: int, text: str | None = None) -> None:
+        """Make the launch number `first` with `text`, and those that use what it writes."""
+        again = [self.launches[first]]
+        for launch in self.launches[first + 1 :]:
+            if any(launch.uses(other) for other in again):
+                again.append(launch)
+        _restore(self.after)
+        for launch in reversed(again):
+            _restore(launch.before)
+        changed = None
+        if text is not None:
+            kernel = replace(self.launches[first].kernel, text=text)
+            changed = SimExecutor(self.arch).load(kernel)
+        again[0].run(changed)
+        for launch in again[1:]:
+            launch.run()
+
+
+# -- The calls -------------------------------------------------------------------------------------
+
+
+def _forward(case: attention_cases.Case) -> Original:
+    inputs, results = attention_cases.make(case), attention_cases.make_results(case)
+    place = _Recorder(case.arch)
+    given = {name: x.array for name, x in (inputs | results).items()}
+    config = {} if case.shape is None else {"config": _forward_config(case, inputs)}
+    cuevo.attention(**given, scale=case.scale, return_lse=True, device=place, **config)
+
+    def check() -> None:
+        out, lse = (results[name].array for name in ("out", "lse"))
+        attention_cases.check(case, out, lse, inputs)
+        check_guards(case, results)
+
+    return Original(case.arch, place.launches, check)
+
+
+def _forward_config(case: attention_cases.Case, inputs: dict[str, Strided]) -> Any:
+    views = attention_cases.host_views(inputs, readonly=True)
+    return attention_cases.configuration(case, state_problem(**views), SimExecutor(case.arch))
+
+
+def _backward(case: BackwardCase) -> Original:
+    inputs, call = arguments(case)
+    results = backward_cases.make_results(case)
+    place = _Recorder(case.arch)
+    config = configurations(case, inputs, architecture(case.arch))
+    listed = [results["d" + name].array if "d" + name in results else None for name in GRADS]
+    cuevo.attention_backward(**call, results=listed, device=place, config=config)
+
+    def check() -> None:
+        found = {name: x.array for name, x in results.items()}
+        backward_cases.check(case, found, inputs)
+        check_guards(case, results)
+
+    return Original(case.arch, place.launches, check)
+
+
+def _gemm(case: GemmCase, arch: str, **config: Any) -> Original:
+    arrays, call = gemm_cases.arguments(case)
+    was = gemm_cases.memory_of(arrays)
+    place = _Recorder(arch)
+    cuevo.gemm(**call, device=place, config=config or None)
+    assert arrays.out is not None
+    out = arrays.out.array
+
+    def check() -> None:
+        gemm_cases.check_near(case, out, arrays)
+        gemm_cases.check_surroundings(case, arrays, was)
+
+    return Original(arch, place.launches, check)
+
+
+_BIASES: dict[str, Any] = dict(mask="f16", pair="f16", pair_layout="aligned 16")
+CASES: dict[str, Callable[[], Original]] = {
+    # Five tiles of 32 keys in three stages.
+    "forward": lambda: _forward(attention_cases.Case("f16", 16, 40, 150, **_BIASES, shape=2)),
+    "forward, rows": lambda: _forward(
+        attention_cases.Case("f16", 16, 40, 150, rows=3, **_BIASES, shape=0)
+    ),
+    "backward": lambda: _backward(BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3)),
+    # Four warps for two rows n each, whose sums meet in shared memory.
+    "backward, rows": lambda: _backward(
+        BackwardCase("f16", 16, 40, 70, rows=5, **_BIASES, shape=0)
+    ),
+    "backward, no sums": lambda: _backward(
+        BackwardCase("f16", 16, 150, 70, grads=("q", "k", "v"), shape=0)
+    ),
+    # Whose partial sums have three terms.
+    "backward, heads": lambda: _backward(
+        BackwardCase("f16", 8, 16, 16, heads=3, mask="f16", grads=("mask_bias",))
+    ),
+    # Seven K tiles in four stages; four and three of them; seven in two stages.
+    "gemm_sm80": lambda: _gemm(
+        GemmCase(70, 60, 400, "f16", "f16", c="f32", beta=0.5), "sm_80", splits=1
+    ),
+    "gemm_sm80, splits": lambda: _gemm(GemmCase(30, 40, 400, "f16", "f16"), "sm_80", splits=2),
+    "gemm_sm75": lambda: _gemm(GemmCase(70, 60, 200, "f16", "f16", c="f32", beta=0.5), "sm_75"),
+}
+
+
+@cache
+def original(name: str) -> Original:
+    return CASES[name]()

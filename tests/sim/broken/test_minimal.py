@@ -1,0 +1,161 @@
+"""Kernels with one mistake each: caught where it is, and their originals clean.
+
+`UNCAUGHT` has mistakes that nothing here sees, with the reason of each; a test holds that they are
+not caught, so that they move when the executor learns.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from sim.broken import minimal, minimal_order
+from sim.broken.minimal import SHARED, Minimal
+
+from cuevo.errors import SimulatorError
+from cuevo.sim import SimExecutor, schedule
+
+pytestmark = pytest.mark.unit
+
+GRID = 2
+
+MINIMAL = {
+    f"{group}, {name}": kernel
+    for group, kernels in {
+        "registers": minimal.REGISTERS,
+        "global memory": minimal.GLOBAL,
+        "shared memory": minimal.SHARED_MEMORY,
+        "spaces": minimal.SPACES,
+        "copies": minimal_order.COPIES,
+        "races": minimal_order.RACES,
+        "barriers": minimal_order.BARRIERS,
+        "warps": minimal_order.WARPS,
+    }.items()
+    for name, kernel in kernels.items()
+}
+
+UNCAUGHT = {
+    "a plain read of what another block writes": Minimal(
+        "<<=> st.global.b32 [q], 7; ld.global.b32 x, [q];>>",
+        "global memory is sequentially consistent here, and blocks run one after the other",
+    ),
+    "a cached read of what the kernel has written": Minimal(
+        "<<=> st.global.b32 [to], t; ld.global.nc.b32 x, [to];>>",
+        "ld.global.nc reads what was written last, which a GPU's cache may not have",
+    ),
+    "a plain read after an atomic": Minimal(
+        """
+        @first st.shared.b32 [base], t; bar.sync 0;
+        red.shared.add.u32 [base], 1; <<bar.sync 0; => >> ld.shared.b32 x, [base];
+        """,
+        "atomics and volatile accesses leave no tag for plain ones after them",
+    ),
+    "a barrier of one warp between two": Minimal(
+        """
+        st.shared.b32 [own], t; <<bar.sync 1; => @first bar.sync 1, 32;>>
+        ld.shared.b32 x, [other];
+        """,
+        "a barrier of some warps clears the tags of the whole block",
+    ),
+    "a barrier of one lane between two": Minimal(
+        """
+        st.shared.b32 [own], t; <<bar.warp.sync -1; => >> setp.eq.u32 c, lane, 0;
+        @c bar.warp.sync 1; ld.shared.b32 x, [next];
+        """,
+        "a barrier of some lanes clears the lanes' tags of the whole block",
+    ),
+    "a copy that nobody waits for": Minimal(
+        "cp.async.ca.shared.global [own], [from], 16; <<cp.async.wait_all; => >>",
+        "what is in flight when a thread exits is dropped",
+    ),
+    "a write to the source of a copy in flight": Minimal(
+        """
+        cp.async.ca.shared.global [own], [to], 16; <<=> st.global.b32 [to], t;>>
+        cp.async.wait_all;
+        """,
+        "copies read global memory when they are issued",
+    ),
+    "lanes that write different values to one word": Minimal(
+        "@first st.shared.b32 [<<own => base>>], t;",
+        "one of them is written; the ISA does not say which, here it is the last lane's",
+    ),
+}
+"""With the reason as `message`."""
+
+
+@dataclass(frozen=True)
+class Line:
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Buffer:
+    array: Any
+    readonly: bool
+
+    @property
+    def pointer(self) -> int:
+        return int(self.array.ctypes.data)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.pointer, self.pointer + self.array.nbytes
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    monkeypatch.setattr(schedule, "MOST_RUNS", 100)
+
+    def launch(text: str) -> None:
+        memory = np.zeros(3 * 4096, np.uint8)
+        # Around each of the two arrays is memory that belongs to none.
+        start = 512 + -memory.ctypes.data % 16
+        p, q = (memory[at : at + 4096] for at in (start, start + 5120))
+        kernel = SimExecutor("sm_80").load_text(
+            "broken", text, lambda line: Line("broken.ptx", line)
+        )
+        kernel.launch(
+            (GRID, 1, 1),
+            (64, 1, 1),
+            SHARED,
+            struct.pack("<2Q", p.ctypes.data, q.ctypes.data),
+            buffers=[Buffer(p, True), Buffer(q, False)],
+        )
+
+    return launch
+
+
+EVERY = pytest.mark.parametrize("kernel", MINIMAL.values(), ids=MINIMAL.keys())
+
+
+@EVERY
+def test_the_original_is_clean(run: Callable[[str], None], kernel: Minimal) -> None:
+    run(kernel.text(broken=False))
+
+
+@EVERY
+def test_the_mistake_is_caught(run: Callable[[str], None], kernel: Minimal) -> None:
+    text = kernel.text(broken=True)
+    assert text != kernel.text(broken=False)
+    with pytest.raises(SimulatorError) as caught:
+        run(text)
+    lines = text.splitlines()
+    (here,) = (number for number, line in enumerate(lines, 1) if "// here" in line)
+    first, quoted, _, *place = str(caught.value).splitlines()
+    assert first.startswith(f"broken.ptx:{here}: "), first
+    assert re.search(kernel.message, first)
+    assert quoted.strip() == lines[here - 1].strip()
+    if kernel.thread is not None:
+        warp, lane = kernel.thread
+        thread = f"thread ({32 * warp + lane}, 0, 0) [warp {warp}, lane {lane}]"
+        assert len(place) == 1 and place[0].endswith(f"block (0, 0, 0), {thread}")
+
+
+@pytest.mark.parametrize("kernel", UNCAUGHT.values(), ids=UNCAUGHT.keys())
+def test_what_is_not_caught(run: Callable[[str], None], kernel: Minimal) -> None:
+    run(kernel.text(broken=False))
+    run(kernel.text(broken=True))
