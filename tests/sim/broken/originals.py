@@ -181,7 +181,10 @@ CASES: dict[str, Callable[[], Original]] = {
     "forward, rows": lambda: _forward(
         attention_cases.Case("f16", 16, 40, 150, rows=3, **_BIASES, shape=0)
     ),
-    "backward": lambda: _backward(BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3)),
+    "backward": lambda: _backward(
+        # A scale below 0: q and k are multiplied by its sign.
+        BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3, scale=-0.25)
+    ),
     # Four warps for two rows n each, whose sums meet in shared memory.
     "backward, rows": lambda: _backward(
         BackwardCase("f16", 16, 40, 70, rows=5, **_BIASES, shape=0)
