@@ -154,8 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for part in parts:
         record[part] = []
         for sets, calls, beta in PARTS[part](backend, arguments):
-            repeats = 0 if part == "sustained" else arguments.repeats
-            rows, load = measure(backend, sets, calls, beta, repeats)
+            alone = part == "sustained"
+            rows, load = measure(backend, sets, calls, beta, arguments.repeats, alone=alone)
             healthy &= all(row.relative_error <= ERROR_LIMIT for row in rows)
             print_size(part, rows, load)
             record[part].append({"under_load": load, "rows": [asdict(row) for row in rows]})
@@ -251,10 +251,10 @@ def cuevo_calls(
 
 
 def measure(
-    backend: Backend, sets: Sets, calls: Calls, beta: float, repeats: int
+    backend: Backend, sets: Sets, calls: Calls, beta: float, repeats: int, *, alone: bool
 ) -> tuple[list[Row], dict[str, str]]:
-    """A row for each contender, and clocks and power under load; repeats = 0: one alone at a time,
-    with its own load in its row.
+    """A row for each contender, and clocks and power under load; `alone`: one at a time, with its
+    own load in its row.
     """
     m, n, k = sets.size
     every, some = slice(None), spread(m, CHECKED_ROWS)
@@ -267,28 +267,26 @@ def measure(
         errors[name] = relative_error(backend.slices(sets.c[0], some, every), expected)
         entrants[name] = Entrant(each)
         warm_up(entrants[name], backend)
-    readings: list[ClockReading] = []
-    own_readings: dict[str, ClockReading] = {}
-    if repeats:
-        times = time_interleaved(
-            entrants, backend, repeats, halfway=lambda: readings.append(ClockReading())
-        )
-    else:
+    readings: dict[str, ClockReading] = {}
 
-        def read(name: str) -> None:
-            own_readings[name] = ClockReading()
+    def read(name: str = "") -> None:
+        readings[name] = ClockReading()
 
+    if alone:
         times = time_sustained(entrants, backend, reading=read)
+    else:
+        times = time_interleaved(entrants, backend, repeats, halfway=read)
+    loads = {name: reading.result() for name, reading in readings.items()}
     first = next(iter(times.values())).median
     rows = []
     for name, entrant in entrants.items():
         median = times[name].median
         own = host_microseconds(entrant, backend, burst_length(median))
         figures = (times[name], teraflops(2 * m * n * k, median), median / first, errors[name], own)
-        load = own_readings[name].result() if name in own_readings else {}
+        load = loads.get(name, {})
         rows.append(Row(sets.size, name, *figures, configuration=calls[name][1], load=load))
     progress("")
-    return rows, readings[0].result() if readings else {}
+    return rows, loads.get("", {})
 
 
 def print_size(part: str, rows: Sequence[Row], load: dict[str, str]) -> None:
