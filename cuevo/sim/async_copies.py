@@ -26,6 +26,8 @@ class _Load:
     values: AnyArray
     slot: int
     warp: int
+    reads: AnyArray | None
+    """Units of shared memory that it comes from."""
 
 
 @dataclass
@@ -77,12 +79,19 @@ class AsyncCopies:
 
     # -- Telling ----------------------------------------------------------------------------------
 
-    def load(self, units: AnyArray, values: AnyArray, slot: int, warp: int) -> None:
+    def load(
+        self,
+        units: AnyArray,
+        values: AnyArray,
+        slot: int,
+        warp: int,
+        reads: AnyArray | None = None,
+    ) -> None:
         """Flat `units` of 16 bytes of shared memory are to become `values`, told by `warp`; then
-        the mbarrier `slot` counts their bytes.
+        the mbarrier `slot` counts their bytes, and nobody reads the units `reads` any more.
         """
         self._shared.begin_bulk_write(units, np.full(units.shape, warp))
-        self._under_way.append(_Load(units, values, slot, warp))
+        self._under_way.append(_Load(units, values, slot, warp, reads))
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
@@ -126,9 +135,11 @@ class AsyncCopies:
                 self._shared.end_bulk_write(
                     each.units, each.values, *self._mbarriers.knowledge(slots)
                 )
-                lanes = np.zeros(self._shape, np.bool_)
-                lanes[:, each.warp] = True
-                self._mbarriers.deliver(slots[:1], np.array([16 * each.units.size]), lanes)
+                if each.reads is not None:
+                    warps = np.full(each.reads.shape, each.warp)
+                    self._shared.end_async_read(each.reads, warps)
+                count = np.array([16 * each.units.size])
+                self._mbarriers.deliver(slots[:1], count, self._of_warp(each.warp))
             else:
                 places, times = self._mbarriers.knowledge(each.slots)
                 self._copies.land(self._shared, each.lanes, places, times, each.issued)

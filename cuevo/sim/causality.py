@@ -28,16 +28,25 @@ _WORD = 4
 
 class Causality:
     """The clocks of `blocks` blocks, each with `stride` bytes of storage; `warp_in_block` has a
-    number for each warp. It stands in for `Races`.
+    number for each warp. The warps of a `cluster` of blocks may all know of one another. It stands
+    in for `Races`.
     """
 
     def __init__(
-        self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+        self,
+        blocks: int,
+        stride: int,
+        block_of_warp: AnyArray,
+        warp_in_block: AnyArray,
+        cluster: int = 1,
     ) -> None:
         self._blocks, self._stride = blocks, stride
         self._block_of_warp = block_of_warp
-        self._warp_in_block = warp_in_block
-        self._warps = int(warp_in_block.max()) + 1
+        self._warps_in_block = int(warp_in_block.max()) + 1
+        self._own = block_of_warp % cluster * self._warps_in_block + warp_in_block
+        """The place of each warp in the clocks of its cluster."""
+        self._warps = cluster * self._warps_in_block
+        self._cluster = cluster
         self._lanes = LaneRaces(blocks, stride, warp_in_block.size)
         self._everywhere = np.tile(np.arange(warp_in_block.size), (32, 1))
         words = max(blocks * stride // _WORD, 4)
@@ -52,9 +61,9 @@ class Causality:
 
     def reset(self) -> None:
         """Forget everything."""
-        warps = self._warp_in_block.size
+        warps = self._own.size
         self._clocks = np.zeros((warps, self._warps), np.int32)
-        self._clocks[np.arange(warps), self._warp_in_block] = 1
+        self._clocks[np.arange(warps), self._own] = 1
         self._written.fill(0)
         self._read.fill(0)
         self._async_reads.fill(0)
@@ -69,7 +78,7 @@ class Causality:
         return self._clocks.shape[1] - 1
 
     @property
-    def warps_in_block(self) -> int:
+    def warps_in_cluster(self) -> int:
         return self._warps
 
     @property
@@ -80,7 +89,7 @@ class Causality:
         """What each of `warps` knows, (warps, places); what they do from now on is later."""
         known = self._clocks[warps]
         own = np.unique(warps)
-        self._clocks[own, self._warp_in_block[own]] += 1
+        self._clocks[own, self._own[own]] += 1
         return known
 
     def acquire(self, warps: AnyArray, known: AnyArray) -> None:
@@ -121,7 +130,7 @@ class Causality:
         self._check_written("reads", words, warps, indices, size, mask)
         self._lanes.read(indices, size, mask)
         if size >= _WORD:
-            own = self._warp_in_block[warps]
+            own = self._own[warps]
             self._read[words, own] = self._clocks[warps, own]
 
     def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
@@ -133,7 +142,7 @@ class Causality:
         self._unfenced[words] = True
         if size < _WORD:
             return
-        own = self._warp_in_block[warps]
+        own = self._own[warps]
         self._writer[words] = own
         self._written[words] = self._clocks[warps, own]
         lost = np.not_equal(self._writer[words], own)
@@ -157,9 +166,9 @@ class Causality:
         """Copies by ``cp.async`` to flat `indices` have been waited for by `threads`, the positions
         of those who issued them, lane * warps + warp.
         """
-        lanes, warps = np.divmod(threads, self._warp_in_block.size)
+        lanes, warps = np.divmod(threads, self._own.size)
         words, warps = _spread(indices, size, warps)
-        own = self._warp_in_block[warps]
+        own = self._own[warps]
         self._writer[words], self._written[words] = own, self._clocks[warps, own]
         self._lanes.landed(indices, size, lanes)
 
@@ -177,9 +186,9 @@ class Causality:
         """
         before = None if words is None else self._unfenced.copy()
         present = np.ones(self._block_of_warp.shape, np.bool_) if mask is None else mask.any(axis=0)
-        each = self._stride // _WORD
+        each = self._cluster * self._stride // _WORD
         for warp in np.flatnonzero(present):
-            first = int(self._block_of_warp[warp]) * each
+            first = int(self._block_of_warp[warp]) // self._cluster * each
             block = slice(first, first + each)
             known = self._written[block] <= self._clocks[warp][self._writer[block]]
             self._unfenced[block] &= ~known
@@ -198,7 +207,7 @@ class Causality:
         """The same warps have waited for that."""
         words, warps = _spread(indices, size, warps)
         np.subtract.at(self._async_reads, words, 1)
-        own = self._warp_in_block[warps]
+        own = self._own[warps]
         np.maximum.at(self._read, (words, own), self._clocks[warps, own])
 
     def begin_async_write(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
@@ -246,7 +255,7 @@ class Causality:
             some = np.asarray(unknown.any(axis=1))
             reader = int(unknown[some][0].argmax())
             lanes = self._lanes_of(some, indices, size, mask)
-            raise self._race(does, int(words[some][0]), f"warp {reader} read", lanes)
+            raise self._race(does, int(words[some][0]), f"{self._warp_name(reader)} read", lanes)
 
     def _check_flat(self, does: str, words: AnyArray, warps: AnyArray) -> None:
         unknown = self._written[words] > self._clocks[warps, self._writer[words]]
@@ -265,7 +274,9 @@ class Causality:
             reader = int(unknown[some][0].argmax())
             lanes = self._lanes_of_warp(int(warps[some][0]))
             word = int(words[some][0])
-            raise self._race("asynchronously writes", word, f"warp {reader} read", lanes)
+            raise self._race(
+                "asynchronously writes", word, f"{self._warp_name(reader)} read", lanes
+            )
 
     def _check_fenced(self, does: str, words: AnyArray, warps: AnyArray) -> None:
         if (bare := self._unfenced[words]).any():
@@ -278,7 +289,13 @@ class Causality:
 
     def _name(self, word: int) -> str:
         place = int(self._writer[word])
-        return f"warp {place}" if place < self._warps else "an asynchronous copy"
+        return self._warp_name(place) if place < self._warps else "an asynchronous copy"
+
+    def _warp_name(self, place: int) -> str:
+        rank, warp = divmod(place, self._warps_in_block)
+        return (
+            f"warp {warp}" if self._cluster == 1 else f"warp {warp} of the cluster's block {rank}"
+        )
 
     def _race(self, does: str, word: int, other: str, lanes: AnyArray) -> Fault:
         offset = word * _WORD % self._stride

@@ -24,6 +24,7 @@ Progress = Callable[[int, int], None]
 
 # Enough warps to make NumPy's overhead small, few enough for the registers to stay in the caches.
 _WARPS_AT_ONCE = 256
+_MOST_IN_CLUSTER = 8
 # Machines are tens of megabytes, parsed kernels a few.
 _MACHINES_KEPT = 4
 _KERNELS_KEPT = 32
@@ -169,13 +170,16 @@ class LoadedKernel:
         meaning here. Raises ValueError for a launch that no device would take, SimulatorError for a
         fault of the kernel.
         """
-        geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes))
+        cluster = self._program.function.cluster
+        geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes), cluster)
         self._check(geometry, params)
         packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
         memory = GlobalMemory([*buffers, *self._module_memory.values()])
         total = geometry.blocks
         chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
         each = -(-total // chunks)
+        # Clusters stay together.
+        each = -(-each // geometry.cluster_blocks) * geometry.cluster_blocks
         with self._owner.running, np.errstate(all="ignore"):
             if self._counters is not None:
                 self._counters.reset()
@@ -214,6 +218,15 @@ class LoadedKernel:
         if geometry.grid[0] >= 2**31 or max(geometry.grid[1:]) > 65535:
             raise ValueError(
                 f"{name}: the grid {geometry.grid} is larger than (2^31 - 1, 65535, 65535)"
+            )
+        if any(g % c for g, c in zip(geometry.grid, geometry.cluster, strict=True)):
+            raise ValueError(
+                f"{name}: the grid {geometry.grid} is not made of clusters of {geometry.cluster}"
+            )
+        if geometry.cluster_blocks > _MOST_IN_CLUSTER:
+            raise ValueError(
+                f"{name}: {geometry.cluster_blocks} blocks in a cluster; {_MOST_IN_CLUSTER} are "
+                "the most"
             )
         if function.required_threads not in (None, geometry.block):
             raise ValueError(

@@ -45,6 +45,8 @@ class Flow:
         self._exists = exists
         self._start = start
         self._block = block_of_warp
+        self.on_exit: Callable[[], None] | None = None
+        """Called when lanes have exited."""
         self._on_barrier = on_barrier
         self._blocks = int(block_of_warp[-1]) + 1
         warps = exists.shape[1]
@@ -139,11 +141,11 @@ class Flow:
         self.asleep |= lanes
         self._some_asleep = True
 
-    def wake(self, lanes: AnyArray | None = None) -> bool:
-        """Let them go on, None: all. Whether there were any."""
+    def wake(self, lanes: AnyArray) -> bool:
+        """Let those of the lanes go on that sleep. Whether there were any."""
         if not self._some_asleep:
             return False
-        woken = self.asleep if lanes is None else self.asleep & lanes
+        woken = self.asleep & lanes
         any_woken = bool(woken.any())
         self.asleep &= ~woken
         self._some_asleep = bool(self.asleep.any())
@@ -169,6 +171,8 @@ class Flow:
             self.alive &= ~mask
         self._all_alive = False
         self._release()
+        if self.on_exit is not None:
+            self.on_exit()
 
     def barrier(
         self,

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask
 from cuevo.sim.async_copies import AsyncCopies
 from cuevo.sim.calls import Calls
 from cuevo.sim.causality import Causality
+from cuevo.sim.cluster_barrier import ClusterBarrier
 from cuevo.sim.copies import Copies
+from cuevo.sim.faults import Fault
 from cuevo.sim.flow import Flow
 from cuevo.sim.global_memory import GlobalMemory
 from cuevo.sim.mbarriers import Mbarriers
@@ -37,6 +39,8 @@ class Geometry:
     block: tuple[int, int, int]
     shared_bytes: int
     """Dynamic shared memory of a block."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster along each axis."""
 
     @property
     def threads(self) -> int:
@@ -51,6 +55,21 @@ class Geometry:
     def blocks(self) -> int:
         x, y, z = self.grid
         return x * y * z
+
+    @property
+    def cluster_blocks(self) -> int:
+        x, y, z = self.cluster
+        return x * y * z
+
+    def block_of(self, number: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """x, y and z of blocks that are numbered cluster by cluster."""
+        cluster, rank = np.divmod(number, self.cluster_blocks)
+        found, wide = [], [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+        for clusters, blocks in zip(wide, self.cluster, strict=True):
+            found.append(cluster % clusters * blocks + rank % blocks)
+            cluster, rank = cluster // clusters, rank // blocks
+        x, y, z = found
+        return x, y, z
 
 
 class Machine:
@@ -69,7 +88,10 @@ class Machine:
         self.written: dict[int, AnyArray] = {}
         self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
         order = Causality if _is_asynchronous(function) else Races
-        self.shared = SharedMemory(blocks, size, self.block_of_warp, self.warp_in_block, order)
+        cluster = geometry.cluster_blocks
+        self.shared = SharedMemory(
+            blocks, size, self.block_of_warp, self.warp_in_block, order, cluster
+        )
         self.local = LocalMemory(function.local, self.shape)
         self.constant = ConstantMemory(function.constant)
         self.module_memory: dict[int, int] = {}
@@ -90,6 +112,9 @@ class Machine:
             self.async_copies = AsyncCopies(
                 self.shape, self.shared, self.causality, self.mbarriers, self.copies
             )
+            clusters = self.block_of_warp // cluster
+            self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.causality)
+            self.flow.on_exit = self.cluster_barrier.complete
         self.special = self._special_registers()
         self._clock = 0
         self._looked = -1
@@ -107,14 +132,17 @@ class Machine:
         if self.asynchronous:
             self.mbarriers.reset()
             self.async_copies.reset()
+            self.cluster_barrier.reset()
         for flags in self.written.values():
             flags.fill(False)
-        x, y, _ = self.geometry.grid
         number = first_block + self.block_of_warp
-        for axis, value in zip(
-            "xyz", (number % x, number // x % y, number // (x * y)), strict=True
+        for axis, value, blocks in zip(
+            "xyz", self.geometry.block_of(number), self.geometry.cluster, strict=True
         ):
             self.special[f"%ctaid.{axis}"][...] = value
+            self.special[f"%clusterid.{axis}"][...] = value // blocks
+            self.special[f"%cluster_ctaid.{axis}"][...] = value % blocks
+        self.special["%cluster_ctarank"][...] = number % self.geometry.cluster_blocks
         self.special["%smid"][...] = number % MULTIPROCESSORS
 
     @property
@@ -135,7 +163,14 @@ class Machine:
             return True
         # Who was not woken by a phase may have something else to do than to wait.
         looked, self._looked = self._looked, before
-        return looked != before and self.flow.wake()
+        return looked != before and self.flow.wake(~self.cluster_barrier.waits)
+
+    def require_running(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The blocks to whose shared memory `indices` are must not have exited."""
+        running = np.bincount(self.block_of_warp, self.alive.any(axis=0), self.blocks) > 0
+        gone = ~running[indices * size // self.shared.stride]
+        if (wrong := gone if mask is None else gone & mask).any():
+            raise Fault("shared memory of a block of the cluster that has exited", wrong)
 
     def finish(self) -> None:
         """All lanes have exited."""
@@ -203,12 +238,12 @@ class Machine:
         """Block and thread of the first of the marked lanes."""
         warp = int(lanes.any(axis=0).argmax())
         lane = int(lanes[:, warp].argmax())
-        block = self.first_block + int(self.block_of_warp[warp])
+        number = np.asarray(self.first_block + int(self.block_of_warp[warp]))
+        where = ", ".join(str(int(each)) for each in self.geometry.block_of(number))
         thread = int(self.warp_in_block[warp]) * LANES + lane
-        x, y, _ = self.geometry.grid
         i, j, _ = self.geometry.block
         return (
-            f"block ({block % x}, {block // x % y}, {block // (x * y)}), "
+            f"block ({where}), "
             f"thread ({thread % i}, {thread // i % j}, {thread // (i * j)}) "
             f"[warp {thread // LANES}, lane {lane}]"
         )
@@ -243,12 +278,17 @@ class Machine:
             "%lanemask_gt": 0xFFFFFFFF & ~(below | (1 << lane)),
             "%lanemask_ge": 0xFFFFFFFF & ~below,
         }
-        for axis, threads, blocks in zip(
-            "xyz", self.geometry.block, self.geometry.grid, strict=True
+        for axis, threads, blocks, cluster in zip(
+            "xyz", self.geometry.block, self.geometry.grid, self.geometry.cluster, strict=True
         ):
             values[f"%ntid.{axis}"] = threads
             values[f"%nctaid.{axis}"] = blocks
-            values[f"%ctaid.{axis}"] = 0
+            values[f"%cluster_nctaid.{axis}"] = cluster
+            values[f"%nclusterid.{axis}"] = blocks // cluster
+            for name in ("ctaid", "clusterid", "cluster_ctaid"):
+                values[f"%{name}.{axis}"] = 0
+        values["%cluster_ctarank"] = 0
+        values["%cluster_nctarank"] = self.geometry.cluster_blocks
         special = {
             name: np.array(np.broadcast_to(value, self.shape), np.uint32)
             for name, value in values.items()
@@ -260,7 +300,7 @@ class Machine:
 
 _ASYNCHRONOUS = (
     "mbarrier", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma",
-    "fence.proxy.async",
+    "fence.proxy.async", "mapa", "barrier.cluster",
 )  # fmt: skip
 
 

@@ -89,10 +89,10 @@ class Mbarriers:
         self._known[np.arange(number, self._indices.size), self._place[number:]] = 1
 
     def _new_place(self, unit: int) -> int:
-        """A place in the clocks: the first mbarriers of all blocks share one, and so on."""
-        block = self._shared.block_of(unit, BYTES)
-        self._made[block] = made = self._made.get(block, 0) + 1
-        places = self._causality.warps_in_block + made
+        """A place in the clocks: the first mbarriers of all clusters share one, and so on."""
+        cluster = self._shared.block_of(unit, BYTES) // self._shared.cluster
+        self._made[cluster] = made = self._made.get(cluster, 0) + 1
+        places = self._causality.warps_in_cluster + made
         return places - 1 if places <= self._causality.places else self._causality.new_place()
 
     def free(self, indices: AnyArray, mask: Mask) -> None:
@@ -116,6 +116,17 @@ class Mbarriers:
     def words(self) -> AnyArray:
         """Flat indices of the words of 4 bytes that all mbarriers are."""
         return np.concatenate([2 * self._indices, 2 * self._indices + 1])
+
+    def slot_of_unit(self, index: int, lanes: AnyArray) -> int:
+        """The number of the mbarrier at a unit of 8 bytes, for an asynchronous unit."""
+        slot = int(self._slot_of[index])
+        if slot < 0:
+            raise Fault("there is no mbarrier at this address in another block", lanes)
+        return slot
+
+    def unit_of(self, slot: int) -> int:
+        """Where the mbarrier is, in units of 8 bytes."""
+        return int(self._indices[slot])
 
     # -- Arriving ---------------------------------------------------------------------------------
 
@@ -187,6 +198,7 @@ class Mbarriers:
         done = lanes & (self._phase[slots] > phases)
         seen = np.unique(np.stack([self._warps[done], slots[done]]), axis=1)
         self._causality.acquire(seen[0], self._released[seen[1]])
+        self._wait.slots[done] = -1
         if (vain := lanes & ~done).any():
             self._wait.slots[vain] = slots[vain]
             self._wait.phases[vain] = phases[vain]
@@ -202,7 +214,7 @@ class Mbarriers:
 
     def waits(self) -> Iterator[tuple[int, str]]:
         """For each line at which lanes sleep, what they wait for."""
-        asleep = self._flow.asleep & self._flow.alive
+        asleep = self._flow.asleep & self._flow.alive & (self._wait.slots >= 0)
         rows = zip(
             self._wait.lines[asleep], self._wait.slots[asleep], self._wait.phases[asleep],
             strict=True,

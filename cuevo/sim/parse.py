@@ -141,6 +141,10 @@ class _Parser(Cursor):
                     function.maximum_threads = self._extent()
                 case ".reqntid":
                     function.required_threads = self._extent()
+                case ".reqnctapercluster":
+                    function.cluster = self._extent()
+                case ".explicitcluster":
+                    pass
                 case ".minnctapersm" | ".maxnctapersm" | ".maxnreg":
                     self.kind("integer")
                 case ".pragma":

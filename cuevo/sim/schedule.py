@@ -102,6 +102,8 @@ class Schedule:
         ]
         if self.machine.asynchronous:
             found += [(line, f"at {{}}: {what}") for line, what in self.machine.mbarriers.waits()]
+            stuck_lines = self.machine.cluster_barrier.stuck()
+            found += [(line, "at {}: the barrier of a cluster") for line in stuck_lines]
         where = ", ".join(text.format(place(self._kernel, line)) for line, text in found)
         error = error_at(
             self._kernel,

@@ -15,6 +15,11 @@ WINDOW = 1024
 first KB, too).
 """
 
+RANK = 24
+"""The bit of a shared address from which on it says which block of the cluster it is of. On
+hardware the form is not documented.
+"""
+
 _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
 _BULK = 16
@@ -25,6 +30,7 @@ class SharedMemory:
     """`size` bytes for each of `blocks` threadblocks, whose warps are numbered by the two arrays.
 
     Units of 1 to 16 bytes are addressed by indices, which `indices` makes out of checked addresses.
+    Each `cluster` of blocks may reach the memory of all of its blocks.
     """
 
     def __init__(
@@ -34,16 +40,25 @@ class SharedMemory:
         block_of_warp: AnyArray,
         warp_in_block: AnyArray,
         races: type[Races | Causality] = Races,
+        cluster: int = 1,
     ) -> None:
         self.size = size
-        self._stride = -(-size // 16) * 16
-        raw = np.zeros(max(blocks * self._stride, 16), np.uint8)
+        self.stride = -(-size // 16) * 16
+        """Bytes of storage from block to block."""
+        raw = np.zeros(max(blocks * self.stride, 16), np.uint8)
         self._raw_state = np.zeros_like(raw)
         self._data = {unit: raw.view(unit_dtype(unit)) for unit in _UNITS}
         self._state = {unit: self._raw_state.view(unit_dtype(unit)) for unit in _UNITS}
         # What turns a warp's shared addresses into offsets in the storage of all blocks.
-        self._base = (block_of_warp.astype(np.int64) * self._stride - WINDOW)[None, :]
-        self.races = races(blocks, self._stride, block_of_warp, warp_in_block)
+        self._base = (block_of_warp.astype(np.int64) * self.stride - WINDOW)[None, :]
+        self._rank = block_of_warp % cluster
+        self.cluster = cluster
+        if races is Causality:
+            self.races: Races | Causality = Causality(
+                blocks, self.stride, block_of_warp, warp_in_block, cluster
+            )
+        else:
+            self.races = Races(blocks, self.stride, block_of_warp, warp_in_block)
         self.watch: Callable[[AnyArray, int, Mask], None] | None = None
         """Called with the checked addresses of each access, its size and its lanes."""
 
@@ -53,11 +68,11 @@ class SharedMemory:
 
     def block_of(self, index: int, size: int) -> int:
         """The block of a unit, counted from the chunk's first."""
-        return index * size // self._stride
+        return index * size // self.stride
 
     def offset_of(self, index: int, size: int) -> int:
         """Where the unit is in its block's memory."""
-        return index * size % self._stride
+        return index * size % self.stride
 
     def reset(self) -> None:
         """Forget everything that was written."""
@@ -89,6 +104,23 @@ class SharedMemory:
             self.watch(addresses, size, mask)
         offsets: AnyArray = np.add(addresses, self._base, dtype=np.int64, casting="unsafe")
         return offsets if size == 1 else offsets >> (size.bit_length() - 1)
+
+    def cluster_indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """The same for addresses that may be of another block of the cluster: above bit `RANK`
+        there is its rank plus one, or 0 for the own block.
+        """
+        ranks = (addresses >> addresses.dtype.type(RANK)).astype(np.int64)
+        own = self.indices(addresses & addresses.dtype.type(2**RANK - 1), size, mask)
+        blocks_on = np.where(ranks == 0, 0, ranks - 1 - self._rank)
+        if mask is not None:
+            blocks_on = np.where(mask, blocks_on, 0)
+        found: AnyArray = own + blocks_on * (self.stride // size)
+        return found
+
+    def in_block_of_rank(self, index: int, size: int, rank: int) -> int:
+        """The unit at the same place in the memory of the block of that rank in the cluster."""
+        own = self.block_of(index, size) % self.cluster
+        return index + (rank - own) * (self.stride // size)
 
     def load(self, indices: AnyArray, size: int, mask: Mask, *, ordered: bool = False) -> AnyArray:
         """The units at `indices`; each byte must have been written, and no copy to it be in flight.
@@ -201,7 +233,7 @@ class SharedMemory:
         reason = self._reason(position, _BULK)
         lanes = np.zeros((32, self._base.shape[1]), np.bool_)
         lanes[:, int(warps[0])] = True
-        return Fault(f"{what} at shared offset {position % self._stride}, {reason}", lanes)
+        return Fault(f"{what} at shared offset {position % self.stride}, {reason}", lanes)
 
     # -- Inner ------------------------------------------------------------------------------------
 
@@ -225,7 +257,7 @@ class SharedMemory:
 
     def _refusal(self, verb: str, indices: AnyArray, size: int, lanes: AnyArray) -> Fault:
         position = int(indices[lanes][0]) * size
-        where = f"{verb} of {size} bytes at shared offset {position % self._stride}"
+        where = f"{verb} of {size} bytes at shared offset {position % self.stride}"
         return Fault(f"{where}, {self._reason(position, size)}", lanes)
 
     def _reason(self, position: int, size: int) -> str:

@@ -180,6 +180,8 @@ class Function:
     """The carry flag, if an instruction uses it."""
     required_threads: tuple[int, int, int] | None = None
     maximum_threads: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster along each axis."""
 
 
 @dataclass

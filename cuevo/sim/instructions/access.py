@@ -96,6 +96,22 @@ def shared_address(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyA
     return convert
 
 
+def shared_places(b: Binder, m: Modifiers, index: int, size: int) -> Callable[[Mask], AnyArray]:
+    """Indices of units of `size` bytes of shared memory, also of that of other blocks where the
+    opcode says ``.shared::cluster``.
+    """
+    address, machine = shared_address(b, m, index), b.machine
+    if "shared::cluster" not in (m.get("space"), m.get("to")):
+        return lambda mask: machine.shared.indices(address(mask), size, mask)
+
+    def places(mask: Mask) -> AnyArray:
+        found = machine.shared.cluster_indices(address(mask), size, mask)
+        machine.require_running(found, size, mask)
+        return found
+
+    return places
+
+
 def policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:
     """Checks the cache policy that stands at `index` if there is a hint."""
     if not m.get("hint"):

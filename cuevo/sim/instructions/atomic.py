@@ -88,6 +88,7 @@ class _Places:
 
     def __init__(self, b: Binder, m: Modifiers, index: int, size: int) -> None:
         self._space = m["space"].split("::")[0]
+        self._of_cluster = m["space"] == "shared::cluster"
         if self._space == "shared":
             self._address = b.address(b.operand(index), ".shared")
         else:
@@ -121,7 +122,11 @@ class _Places:
         change: Callable[[AnyArray, AnyArray, Mask], AnyArray],
     ) -> None:
         shared, size = self._machine.shared, self._size
-        indices = shared.indices(addresses, size, mask)
+        if self._of_cluster:
+            indices = shared.cluster_indices(addresses, size, mask)
+            self._machine.require_running(indices, size, mask)
+        else:
+            indices = shared.indices(addresses, size, mask)
         found = shared.load(indices, size, mask, ordered=True)
         shared.store(indices, size, change(indices, found, mask), mask, ordered=True)
 

@@ -13,6 +13,7 @@ from cuevo.sim.instructions import access, atomic
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine import Machine
 from cuevo.sim.mbarriers import BYTES
+from cuevo.sim.shared_memory import RANK
 from cuevo.sim.types import TYPES
 
 UNIT = 16
@@ -20,21 +21,39 @@ UNIT = 16
 
 
 def load(b: Binder, m: Modifiers) -> Step:
-    """``[shared], [global], bytes, [mbarrier]{, policy}``"""
+    """``[shared], [global], bytes, [mbarrier]{, ranks}{, policy}``"""
     machine = b.machine
-    check_policy = access.policy(b, m, 4)
-    to, slots = access.shared_address(b, m, 0), mbarrier(b, m, 3)
+    check_policy = access.policy(b, m, 4 + ("multicast" in m))
+    to, slots, ranks = runs(b, m, 0), mbarrier(b, m, 3), multicast(b, m, 4)
     origin, count = access.wide_address(b, 1, ".global"), b.whole(b.operand(2), TYPES["u32"])
 
     def step(mask: Mask) -> None:
         check_policy(mask)
-        found, first, source = slots(mask), units(machine, to(mask), count, mask), origin()
+        found, first, source = slots(mask), to(count, mask), origin()
         for lanes, thread in each_thread(machine, mask):
             size = int(count[thread])
             at = _run(source[thread], size)
             values = in_name_of(lanes, partial(machine.global_memory.load, at, UNIT, None))
             own = int(first[thread]) + np.arange(size // UNIT)
-            machine.async_copies.load(own, values, int(found[thread]), thread[1])
+            tell(machine, own, values, int(found[thread]), lanes, thread, ranks)
+
+    return step
+
+
+def hand_over(b: Binder, m: Modifiers) -> Step:
+    """``[shared of another block], [shared], bytes, [mbarrier]``"""
+    machine = b.machine
+    to, slots, count = runs(b, m, 0), mbarrier(b, m, 3), b.whole(b.operand(2), TYPES["u32"])
+    origin = runs(b, {}, 1)
+
+    def step(mask: Mask) -> None:
+        found, first, source = slots(mask), to(count, mask), origin(count, mask)
+        for lanes, thread in each_thread(machine, mask):
+            along = np.arange(int(count[thread]) // UNIT)
+            taken, slot = int(source[thread]) + along, int(found[thread])
+            warps = np.full(taken.shape, thread[1])
+            values = machine.shared.begin_async_read(taken, warps)
+            tell(machine, int(first[thread]) + along, values, slot, lanes, thread, None, taken)
 
     return step
 
@@ -46,12 +65,11 @@ def store(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
     check_policy = access.policy(b, m, 3)
     to, count = access.wide_address(b, 0, ".global"), b.whole(b.operand(2), TYPES["u32"])
-    origin = access.shared_address(b, m, 1)
-    put = _writer(b, m)
+    origin, put = runs(b, m, 1), _writer(b, m)
 
     def step(mask: Mask) -> None:
         check_policy(mask)
-        first, target = units(machine, origin(mask), count, mask), to()
+        first, target = origin(count, mask), to()
         for lanes, thread in each_thread(machine, mask):
             size = int(count[thread])
             at = _run(target[thread], size)
@@ -112,11 +130,11 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
     """The mbarriers that count the bytes of copies; the engine must know of their making."""
-    address, machine = access.shared_address(b, m, index), b.machine
+    places, machine = access.shared_places(b, m, index, BYTES), b.machine
     warps = np.tile(np.arange(machine.warps), (32, 1))
 
     def slots(mask: Mask) -> AnyArray:
-        indices = machine.shared.indices(address(mask), BYTES, mask)
+        indices = places(mask)
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
         machine.causality.check_told(indices[lanes], BYTES, warps[lanes])
@@ -125,16 +143,60 @@ def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
     return slots
 
 
-def units(machine: Machine, addresses: AnyArray, count: AnyArray, mask: Mask) -> AnyArray:
-    """Indices of the first units of 16 bytes; all `count` bytes from there on must exist."""
-    lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
-    wrong = lanes & ((count % UNIT != 0) | (count == 0))
-    if wrong.any():
-        raise Fault(f"a bulk copy has a multiple of {UNIT} bytes, and some", wrong)
-    first = machine.shared.indices(addresses, UNIT, mask)
-    last = addresses + (np.maximum(count, UNIT) - UNIT).astype(addresses.dtype)
-    machine.shared.indices(last, UNIT, mask)
-    return first
+def runs(
+    b: Binder, m: Modifiers, index: int, alignment: int = UNIT
+) -> Callable[[AnyArray, Mask], AnyArray]:
+    """Indices of the first units of 16 bytes of runs of shared memory, of so many bytes each; all
+    of them must exist.
+    """
+    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT)
+    address, machine = b.address(b.operand(index), ".shared"), b.machine
+
+    def check(count: AnyArray, mask: Mask) -> AnyArray:
+        lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
+        wrong = lanes & ((count % UNIT != 0) | (count == 0))
+        if wrong.any():
+            raise Fault(f"a bulk copy has a multiple of {UNIT} bytes, and some", wrong)
+        addresses = address()
+        if (wrong := lanes & (addresses % addresses.dtype.type(alignment) != 0)).any():
+            at = int(addresses[wrong][0])
+            raise Fault(f"misaligned shared access: {at:#x} is no multiple of {alignment}", wrong)
+        local = addresses & addresses.dtype.type(2**RANK - 1)
+        machine.shared.indices(local + (count - UNIT).astype(local.dtype), UNIT, mask)
+        return first(mask)
+
+    return check
+
+
+def multicast(b: Binder, m: Modifiers, index: int) -> AnyArray | None:
+    """The bits of the blocks that a load goes to; None if that is one."""
+    return b.whole(b.operand(index), TYPES["u16"]) if "multicast" in m else None
+
+
+def tell(
+    machine: Machine,
+    units: AnyArray,
+    values: AnyArray,
+    slot: int,
+    lanes: AnyArray,
+    thread: tuple[int, int],
+    ranks: AnyArray | None,
+    reads: AnyArray | None = None,
+) -> None:
+    """Give a load to the engine; with `ranks`, one for each of their blocks, at the same places."""
+    if ranks is None:
+        machine.async_copies.load(units, values, slot, thread[1], reads)
+        return
+    chosen = int(ranks[thread])
+    if not 0 < chosen < 2**machine.geometry.cluster_blocks:
+        raise Fault(f"{chosen:#x} are no blocks of the cluster", lanes)
+    shared, mbarriers = machine.shared, machine.mbarriers
+    for rank in range(machine.geometry.cluster_blocks):
+        if chosen >> rank & 1:
+            move = shared.in_block_of_rank(int(units[0]), UNIT, rank) - int(units[0])
+            unit = shared.in_block_of_rank(mbarriers.unit_of(slot), BYTES, rank)
+            there = mbarriers.slot_of_unit(unit, lanes)
+            machine.async_copies.load(units + move, values, there, thread[1])
 
 
 def _run(begin: int, size: int) -> AnyArray:

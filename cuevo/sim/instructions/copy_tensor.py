@@ -23,19 +23,20 @@ _ALIGNED = 128
 
 
 def load(b: Binder, m: Modifiers) -> Step:
-    """``[shared], [map, {coordinates}], [mbarrier]{, policy}``"""
+    """``[shared], [map, {coordinates}], [mbarrier]{, ranks}{, policy}``"""
     machine = b.machine
-    check_policy = access.policy(b, m, 3)
-    to, box_of, slots = access.shared_address(b, m, 0), _boxes(b, m, 1), copy_bulk.mbarrier(b, m, 2)
+    check_policy = access.policy(b, m, 3 + ("multicast" in m))
+    units_of, box_of, slots = _units(b, m, 0), _boxes(b, m, 1), copy_bulk.mbarrier(b, m, 2)
+    ranks = copy_bulk.multicast(b, m, 3)
 
     def step(mask: Mask) -> None:
         check_policy(mask)
-        found, addresses = slots(mask), to(mask)
+        found = slots(mask)
         for lanes, thread in each_thread(machine, mask):
             box = box_of(lanes, thread)
-            units = _units(machine, box, addresses, lanes, thread)
+            units = units_of(box, lanes, thread)
             values = in_name_of(lanes, partial(box.read, machine.global_memory))
-            machine.async_copies.load(units, values, int(found[thread]), thread[1])
+            copy_bulk.tell(machine, units, values, int(found[thread]), lanes, thread, ranks)
 
     return step
 
@@ -46,14 +47,13 @@ def store(b: Binder, m: Modifiers) -> Step:
     """
     machine, op = b.machine, m.get("op", "")
     check_policy = access.policy(b, m, 2)
-    box_of, origin = _boxes(b, m, 0), access.shared_address(b, m, 1)
+    box_of, units_of = _boxes(b, m, 0), _units(b, m, 1)
 
     def step(mask: Mask) -> None:
         check_policy(mask)
-        addresses = origin(mask)
         for lanes, thread in each_thread(machine, mask):
             box = box_of(lanes, thread)
-            units = _units(machine, box, addresses, lanes, thread)
+            units = units_of(box, lanes, thread)
 
             def finish(values: AnyArray, box: Box = box, lanes: AnyArray = lanes) -> None:
                 in_name_of(lanes, lambda: _write(machine, box, values, op))
@@ -148,19 +148,18 @@ def _boxes(b: Binder, m: Modifiers, index: int) -> Callable[[AnyArray, tuple[int
 
 
 def _units(
-    machine: Machine, box: Box, addresses: AnyArray, lanes: AnyArray, thread: tuple[int, int]
-) -> AnyArray:
+    b: Binder, m: Modifiers, index: int
+) -> Callable[[Box, AnyArray, tuple[int, int]], AnyArray]:
     """Indices of the units of 16 bytes of shared memory that a thread's box takes."""
-    address = int(addresses[thread])
-    if address % _ALIGNED:
-        raise Fault(
-            f"a box at shared address {address:#x}, which is no multiple of {_ALIGNED}", lanes
-        )
-    count = np.full(machine.shape, box.map.box_bytes, np.uint32)
-    first = copy_bulk.units(machine, addresses, count, lanes)
-    units: AnyArray = int(first[thread]) + box.offsets(address) // UNIT
-    low, high = int(units.min()), int(units.max())
-    begin = int(first[thread])
-    if low < begin or high >= begin + box.map.box_bytes // UNIT:
-        raise Fault("a swizzled box that begins within its pattern", lanes)
-    return units
+    first_of, machine = copy_bulk.runs(b, m, index, _ALIGNED), b.machine
+    address = b.address(b.operand(index), ".shared")
+
+    def find(box: Box, lanes: AnyArray, thread: tuple[int, int]) -> AnyArray:
+        size = box.map.box_bytes
+        first = int(first_of(np.full(machine.shape, size, np.uint32), lanes)[thread])
+        units: AnyArray = first + box.offsets(int(address()[thread])) // UNIT
+        if int(units.min()) < first or int(units.max()) >= first + size // UNIT:
+            raise Fault("a swizzled box that begins within its pattern", lanes)
+        return units
+
+    return find

@@ -27,12 +27,11 @@ def global_memory(b: Binder, m: Modifiers) -> Step:
 
 def shared(b: Binder, m: Modifiers) -> Step:
     scalar, count, size = access.shape(m)
-    address, write = b.address(b.operand(1), ".shared"), access.writer(b, 0, scalar, count)
+    places, write = access.shared_places(b, m, 1, size), access.writer(b, 0, scalar, count)
     memory, ordered = b.machine.shared, access.ordered(m)
 
     def step(mask: Mask) -> None:
-        indices = memory.indices(address(), size, mask)
-        write(memory.load(indices, size, mask, ordered=ordered), mask)
+        write(memory.load(places(mask), size, mask, ordered=ordered), mask)
 
     return step
 

@@ -19,8 +19,7 @@ _STATE = np.uint64(0x3BA2 << 48)
 
 def _places(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
     """Indices of the mbarriers that an operand points to, in units of 8 bytes."""
-    address, memory = access.shared_address(b, m, index), b.machine.shared
-    return lambda mask: memory.indices(address(mask), BYTES, mask)
+    return access.shared_places(b, m, index, BYTES)
 
 
 def _slots(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
@@ -44,6 +43,8 @@ def arrive(b: Binder, m: Modifiers) -> Step:
     slots, machine = _slots(b, m, 1), b.machine
     given = b.source(b.operand(2), TYPES["u32"]) if b.operands == 3 else None
     state = b.destination(b.operand(0), TYPES["b64"]).view(np.uint64)
+    if m["space"] == "shared::cluster" and not isinstance(b.operand(0), SinkOperand):
+        raise b.refusal("an arrival in another block gives no state: write _")
     sinks, drops = isinstance(b.operand(0), SinkOperand), m["op"] == "arrive_drop"
     expects = m.get("mode") == "expect_tx"
 

@@ -26,12 +26,11 @@ def global_memory(b: Binder, m: Modifiers) -> Step:
 
 def shared(b: Binder, m: Modifiers) -> Step:
     scalar, count, size = access.shape(m)
-    address, read = b.address(b.operand(0), ".shared"), access.reader(b, 1, scalar, count)
+    places, read = access.shared_places(b, m, 0, size), access.reader(b, 1, scalar, count)
     memory, ordered = b.machine.shared, access.ordered(m)
 
     def step(mask: Mask) -> None:
-        indices = memory.indices(address(), size, mask)
-        memory.store(indices, size, read(), mask, ordered=ordered)
+        memory.store(places(mask), size, read(), mask, ordered=ordered)
 
     return step
 

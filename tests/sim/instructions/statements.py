@@ -20,7 +20,7 @@ _BANKS = {
     "f64": "g",
 }
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
-_FIXED = {"label": "DONE", "function": "subroutine", "targets": "TARGETS"}
+_FIXED = {"label": "DONE", "function": "subroutine", "targets": "TARGETS", "sink": "_"}
 
 
 def chosen(form: Form, opcode: str) -> Mapping[str, str]:

@@ -61,8 +61,11 @@ def first_version(level: Level) -> tuple[int, int]:
 
 def test_the_table_asks_for_what_the_assembler_asks_for() -> None:
     wrong = []
-    for start in range(0, len(sampled()), AT_ONCE):
-        part = sampled()[start : start + AT_ONCE]
+    # After a result that nobody wants the assembler sees nothing wrong with later statements.
+    alone = [[each] for each in sampled() if " _," in each[1]]
+    rest = [each for each in sampled() if " _," not in each[1]]
+    parts = [rest[start : start + AT_ONCE] for start in range(0, len(rest), AT_ONCE)]
+    for part in parts + alone:
         listed = [each for _, each, _ in part]
         lowest = complaints(listed, "6.0", "sm_70", "sm_75")
         highest = complaints(listed, *HIGHEST)

@@ -1,0 +1,170 @@
+"""Clusters of blocks: each other's shared memory, their barrier, copies that go to several."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sim.conftest import Buffer
+
+from cuevo.errors import SimulatorError
+from cuevo.sim import SimExecutor
+
+pytestmark = pytest.mark.unit
+
+START = """
+.extern .shared .align 1024 .b8 smem[];
+.reg .b64 a, d, g; .reg .b32 t, r, s, x, y, m, base, own, there; .reg .pred done, first, lead;
+mov.u32 t, %tid.x; mov.u32 base, smem; add.u32 m, base, 2048; mad.lo.u32 own, t, 4, base;
+setp.eq.u32 first, t, 0; mov.u32 r, %cluster_ctarank; setp.eq.u32 lead, r, 0;
+xor.b32 s, r, 1; mapa.shared::cluster.u32 there, own, s; and.pred first, first, first;
+ld.param.u64 d, [p0]; ld.param.u64 a, [p1];
+"""
+SYNC = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
+OUT = """
+.reg .b32 n; mov.u32 n, %ctaid.x; mad.lo.u32 n, n, 64, t; mad.wide.u32 d, n, 4, d;
+st.global.b32 [d], x;
+"""
+INIT = f"""
+@first mbarrier.init.shared.b64 [m], {{count}}; fence.mbarrier_init.release.cluster; {SYNC}
+"""
+WAIT = "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [m], 0; @!done bra W;"
+
+
+def run(body: str, *, grid: Any = (4, 1, 1), cluster: str = "2, 1, 1") -> tuple[Any, Any]:
+    out = np.zeros(64 * int(np.prod(grid)), np.uint32)
+    source = np.arange(4096, dtype=np.uint32) * 7
+    text = f"""
+    .version 8.0
+    .target sm_90a
+    .address_size 64
+    .visible .entry test(.param .u64 p0, .param .u64 p1)
+    .reqnctapercluster {cluster}
+    {{
+    {START} {body} ret;
+    }}"""
+    kernel = SimExecutor("sm_90a").load_text("test", text)
+    params = np.array([out.ctypes.data, source.ctypes.data], np.uint64).tobytes()
+    kernel.launch(grid, (64, 1, 1), 4096, params, buffers=[Buffer(out), Buffer(source, True)])
+    return out, source
+
+
+def test_a_block_reads_what_the_other_wrote() -> None:
+    out, _ = run(f"""
+    mad.lo.u32 x, r, 1000, t; st.shared.b32 [own], x; {SYNC}
+    ld.shared::cluster.b32 x, [there]; {SYNC} {OUT}""")
+    expected = [1000 * (1 - block % 2) + np.arange(64) for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
+def test_a_block_writes_to_the_other_and_tells_its_mbarrier() -> None:
+    out, _ = run(f"""{INIT.format(count=64)}
+    mad.lo.u32 x, r, 1000, t; st.shared::cluster.b32 [there], x;
+    mapa.shared::cluster.u32 y, m, s; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [y];
+    {WAIT} ld.shared.b32 x, [own]; {SYNC} {OUT}""")
+    expected = [1000 * (1 - block % 2) + np.arange(64) for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
+def test_ranks_and_places() -> None:
+    """Clusters of 2 x 2 blocks in a grid of 4 x 2: each block writes its numbers to its place."""
+    out, _ = run("""
+    .reg .b32 p, q; mov.u32 x, r; mov.u32 p, %clusterid.x; mad.lo.u32 x, p, 10, x;
+    mov.u32 p, %cluster_ctaid.y; mad.lo.u32 x, p, 100, x;
+    mov.u32 p, %nclusterid.x; mad.lo.u32 x, p, 1000, x;
+    mov.u32 p, %cluster_nctarank; mad.lo.u32 x, p, 10000, x;
+    getctarank.shared::cluster.u32 p, there; mad.lo.u32 x, p, 100000, x;
+    cvt.u64.u32 g, there; cvta.shared::cluster.u64 g, g; getctarank.u64 p, g;
+    mad.lo.u32 x, p, 1000000, x;
+    mov.u32 p, %ctaid.y; mov.u32 q, %ctaid.x; mad.lo.u32 q, p, 4, q;
+    mad.lo.u32 q, q, 64, t; mad.wide.u32 d, q, 4, d; st.global.b32 [d], x;""",
+    grid=(4, 2, 1), cluster="2, 2, 1")  # fmt: skip
+    for y in range(2):
+        for x in range(4):
+            rank = x % 2 + 2 * y
+            other = rank ^ 1
+            number = 1100000 * other + 42000 + 100 * y + 10 * (x // 2) + rank
+            assert (out.reshape(2, 4, 64)[y, x] == number).all(), (x, y)
+
+
+LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+def test_a_copy_to_all_blocks() -> None:
+    out, source = run(f"""{INIT.format(count=1)}
+    @first mbarrier.arrive.expect_tx.shared.b64 _, [m], 256; .reg .b16 both; mov.b16 both, 3;
+    and.pred first, first, lead; @!first bra GO;
+    {LOAD}.multicast::cluster [base], [a], 256, [m], both;
+    GO: {WAIT} ld.shared.b32 x, [own]; {SYNC} {OUT}""")
+    assert np.array_equal(out, np.tile(source[:64], 4))
+
+
+def test_a_copy_from_block_to_block() -> None:
+    copy = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+    out, _ = run(f"""{INIT.format(count=1)}
+    @first mbarrier.arrive.expect_tx.shared.b64 _, [m], 256;
+    mad.lo.u32 x, r, 1000, t; st.shared.b32 [own+512], x; fence.proxy.async; bar.sync 0;
+    mapa.shared::cluster.u32 y, m, s; mapa.shared::cluster.u32 there, base, s;
+    @first {copy} [there], [base+512], 256, [y];
+    {WAIT} ld.shared.b32 x, [own]; {SYNC} {OUT}""")
+    expected = [1000 * (1 - block % 2) + np.arange(64) for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
+REFUSED = {
+    "no barrier between": (
+        f"st.shared.b32 [own], t; ld.shared::cluster.b32 x, [there]; {SYNC}",
+        "data race: reads shared offset [0-9]+, which warp . of the cluster's block . wrote",
+    ),
+    "a barrier of the block is none of the cluster": (
+        f"st.shared.b32 [own], t; bar.sync 0; ld.shared::cluster.b32 x, [there]; {SYNC}",
+        "data race",
+    ),
+    "a barrier that releases nothing": (
+        f"""st.shared.b32 [own], t; barrier.cluster.arrive.relaxed.aligned;
+        barrier.cluster.wait.aligned; ld.shared::cluster.b32 x, [there]; {SYNC}""",
+        "data race",
+    ),
+    "exits while it is read": (
+        f"""st.shared.b32 [own], t; {SYNC} @!lead bra OUT;
+        mov.u32 x, 0; LAP: add.u32 x, x, 1; setp.lt.u32 done, x, 5; @done bra LAP;
+        bra TAKE; OUT: exit; TAKE: ld.shared::cluster.b32 x, [there];""",
+        "of a block of the cluster that has exited",
+    ),
+    "no such rank": ("mapa.shared::cluster.u32 there, own, 2;", "a rank in a cluster of 2 blocks"),
+    "arrives twice": (
+        "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;", "before it has waited"
+    ),
+    "waits at once": ("barrier.cluster.wait.aligned;", "has not arrived there"),
+    "one does not come": (
+        f"@lead bra ON; W: nanosleep.u32 20; bar.sync 0, 96; ON: {SYNC}",
+        "the barrier of a cluster",
+    ),
+    "a copy to no block": (
+        f"""{INIT.format(count=1)} .reg .b16 both; mov.b16 both, 4;
+        @first {LOAD}.multicast::cluster [base], [a], 256, [m], both;""",
+        "no blocks of the cluster",
+    ),
+    "an mbarrier of the own block only": (
+        f"""@first mbarrier.init.shared.b64 [m], 1; fence.mbarrier_init.release.cluster; bar.sync 0;
+        mapa.shared::cluster.u32 y, m, s;
+        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [y]; {SYNC}""",
+        "data race",
+    ),
+    "a state of another block": (
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 g, [m];", "write _"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    body, message = REFUSED[name]
+    with pytest.raises(SimulatorError, match=message):
+        run(body)
+
+
+def test_grids_are_made_of_clusters() -> None:
+    with pytest.raises(ValueError, match=r"not made of clusters of \(2, 1, 1\)"):
+        run("", grid=(3, 1, 1))
+    with pytest.raises(ValueError, match="16 blocks in a cluster; 8 are the most"):
+        run("", grid=(16, 1, 1), cluster="16, 1, 1")
