@@ -10,103 +10,34 @@
 
 Sweeps and the format of the file are those of ``tests/sim/recordings``; ``pytest
 tests/sim/test_recordings.py`` replays them. In the end it prints what the executor makes of the new
-recording. The exit code is 1 when a kernel could not be run, and names it; what differs from the
-executor is no error here.
+recording. The exit code is 1 when an instruction could not be run, and names it; what differs from
+the executor is no error here.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from sim.recordings import approximations
-from sim.recordings.archive import Record, record, write
-from sim.recordings.fills import Array, checksum
-from sim.recordings.replay import RECORDINGS, on_sim, replay
-from sim.recordings.sweeps import THREADS, VERSION, Sweep, alone, octaves, sweeps
+from sim.recordings.archive import write
+from sim.recordings.fills import Array
+from sim.recordings.recorder import Run, on_device, record_all
+from sim.recordings.replay import RECORDINGS, replay
+from sim.recordings.sweeps import VERSION, Sweep, alone, octaves, sweeps
 
-from cuevo.arrays import view
-from cuevo.assemble import assemble
 from cuevo.devices import devices, why_none
 from cuevo.driver import DriverExecutor
-from cuevo.errors import CuevoError
-from cuevo.launch import DriverKernel
 from cuevo.sim import SimExecutor
 from machine import circumstances
-
-Run = Callable[[Sweep], Mapping[str, Array]]
-"""Runs a sweep: results by instruction."""
-
-
-def on_device(executor: DriverExecutor, sweep: Sweep) -> Mapping[str, Array]:
-    """A sweep on a GPU, assembled for the architecture that it asks for."""
-    rendered = sweep.kernel
-    kernel = DriverKernel(
-        executor.info, executor.context, rendered, assemble(rendered, sweep.arch, cache=None)
-    )
-    sources = [np.ascontiguousarray(x) for x in sweep.inputs()]
-    given = [executor.copy_to_device(view(x)) for x in sources]
-    found = [executor.empty((sweep.lanes,), np.dtype(f"u{bits // 8}")) for bits in sweep.outputs]
-    pointers = [x.pointer for x in (*given, *found)]
-    packed = struct.pack(f"<{len(pointers)}Q", *pointers)
-    kernel.launch((sweep.grid, 1, 1), (THREADS, 1, 1), 0, packed)
-    return sweep.split([x.to_numpy() for x in found])
-
-
-def record_all(
-    chosen: Sequence[Sweep], run: Run, *, whole: bool = False
-) -> tuple[dict[str, Record], list[str]]:
-    """Records by instruction, and what went wrong; `whole` keeps all results.
-
-    A kernel that fails is run again in parts, of an instruction each.
-    """
-    records: dict[str, Record] = {}
-    failures: list[str] = []
-    executors: dict[str, SimExecutor] = {}
-    for i, sweep in enumerate(chosen):
-        if sys.stderr.isatty():
-            print(f"\r{i + 1} of {len(chosen)} kernels", end="", file=sys.stderr, flush=True)
-        for part, results in _results(sweep, run, failures):
-            inputs = part.inputs()
-            stamp = checksum(inputs)
-            here = on_sim(part, executors)
-            for probe in part.probes:
-                predicted = None
-                if approximations.approximate(probe):
-                    if whole or not probe.sources[0].role.startswith("octave"):
-                        predicted = approximations.predicted(probe, inputs)
-                elif here is None:
-                    predicted = np.zeros_like(results[probe.name])
-                mine = None if here is None else here[probe.name]
-                if approximations.approximate(probe):
-                    mine = None
-                records[probe.name] = record(stamp, results[probe.name], mine, predicted)
-    return records, failures
-
-
-def _results(
-    sweep: Sweep, run: Run, failures: list[str]
-) -> Iterator[tuple[Sweep, Mapping[str, Array]]]:
-    try:
-        yield sweep, run(sweep)
-    except CuevoError as error:
-        if len(sweep.probes) == 1:
-            failures.append(f"{sweep.names[0]}: {error}")
-            return
-        for part in alone(sweep):
-            yield from _results(part, run, failures)
 
 
 def select(pattern: str, listed: Sequence[Sweep]) -> list[Sweep]:
@@ -169,6 +100,18 @@ def header(device: str, number: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def progress(name: str, total: int) -> Callable[[int], None] | None:
+    """Shows how many kernels are done, where somebody looks on."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int) -> None:
+        end = "\n" if done == total else ""
+        print(f"\r{name}: {done} of {total} kernels", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
 def main(words: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(words)
     if options.list:
@@ -179,25 +122,22 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"{len(names)} instructions", file=sys.stderr)
         return 0
     device, number, run = open_device(options.sim)
-    start = time.perf_counter()
-    chosen = select(options.only, sweeps(number))
-    records, failures = record_all(chosen, run)
-    files = {stem(device): records}
-    dense: list[Sweep] = []
+    files = {stem(device): select(options.only, sweeps(number))}
     if options.octaves:
-        dense = select(options.only, octaves(number))
-        whole, more = record_all(dense, run, whole=True)
-        failures += more
-        files[f"{stem(device)}-octaves"] = whole
-    print(file=sys.stderr)
-    for name, kept in files.items():
-        if kept:
-            path = options.out / f"{name}.npz"
-            write(path, header(device, number, time.perf_counter() - start), kept)
-            print(f"{path}: {len(kept):,} instructions, {path.stat().st_size / 1e6:.2f} MB")
-    outcome = replay([*chosen, *dense], {k: v for kept in files.values() for k, v in kept.items()})
-    print(f"{outcome}\n{len(outcome.wrong)} instructions differ from the executor")
-    print("\n".join(f"  {each}" for each in outcome.wrong))
+        files[f"{stem(device)}-octaves"] = select(options.only, octaves(number))
+    failures = []
+    for name, chosen in files.items():
+        start = time.perf_counter()
+        records, failed = record_all(chosen, run, progress(name, len(chosen)))
+        failures += failed
+        if not records:
+            continue
+        path = options.out / f"{name}.npz"
+        write(path, header(device, number, time.perf_counter() - start), records)
+        print(f"{path}: {len(records):,} instructions, {path.stat().st_size / 1e6:.2f} MB")
+        outcome = replay(chosen, records)
+        print(f"{outcome}\n{len(outcome.wrong)} instructions differ from the executor")
+        print("".join(f"  {each}\n" for each in outcome.wrong), end="", flush=True)
     for each in failures:
         print(f"not recorded: {each}", file=sys.stderr)
     return int(bool(failures))

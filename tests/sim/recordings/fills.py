@@ -284,7 +284,7 @@ def _narrow(rng: np.random.Generator, of: Format, shape: _Shape) -> Array:
     place = np.minimum(place, of.fraction)
     fraction = fraction >> place << place
     bias = of.one >> of.fraction
-    lowest = [x for x in (-14, -15, -20, -24, -25, -126, -130, -149, -150, 0, 5, 15, 16, 127)]
+    lowest = [-14, -15, -20, -24, -25, -126, -130, -149, -150, 0, 5, 15, 16, 127]
     exponent = np.where(
         rng.random(shape) < 0.5, rng.choice(lowest, shape), rng.integers(-27, 17, shape)
     )

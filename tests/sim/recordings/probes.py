@@ -132,7 +132,8 @@ def probes(number: int = 90) -> tuple[Probe, ...]:
             continue
         for opcode in _opcodes(form):
             for probe in _probes(form, opcode):
-                if probe.target[0] <= number:
+                first, special = probe.target
+                if first == number or (first < number and not special):
                     found.setdefault(probe.name, probe)
     return tuple(found.values())
 

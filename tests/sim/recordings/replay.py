@@ -69,6 +69,18 @@ class Outcome:
         self.missing += other.missing
         self.wrong += other.wrong
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What of several comparisons can be added up."""
+        return {
+            "forms": self.forms,
+            "exact": self.exact,
+            "within": self.within,
+            "excused": self.excused,
+            "unknown": len(self.unknown),
+            "missing": len(self.missing),
+        }
+
     def __str__(self) -> str:
         text = f"{self.exact:,} results of {self.forms:,} forms replayed exactly"
         text += f", {self.within:,} within bounds, {self.excused:,} known to deviate"
@@ -144,25 +156,29 @@ def _compared(
 
 
 def _approximated(probe: Probe, inputs: Sequence[Array], one: Record, here: Array) -> Outcome:
-    there = one.whole(approximations.predicted(probe, inputs))
+    there = one.whole(_predicted(probe, inputs, one))
     for place, results in (("in the recording", there), ("of the executor", here)):
         lanes = approximations.beyond(probe, inputs, results)
         if len(lanes):
-            shown = _shown(inputs, int(lanes[0]))
-            return Outcome(
-                wrong=[
-                    f"{probe.name}: {len(lanes)} of {one.results} results {place} are beyond the "
-                    f"bound; {shown} gives {int(results[lanes[0], 0]):#x}"
-                ]
-            )
+            first = int(lanes[0])
+            sentence = f"{probe.name}: {len(lanes)} of {one.results} results {place} are beyond the"
+            sentence += f" bound; {_shown(inputs, first)} gives {int(results[first, 0]):#x}"
+            return Outcome(wrong=[sentence])
     return Outcome(forms=1, within=one.results)
+
+
+def _predicted(probe: Probe, inputs: Sequence[Array], one: Record) -> Array:
+    """What the recording's distances are counted from."""
+    if probe.binder in approximations.BINDERS:
+        return approximations.predicted(probe, inputs)
+    return np.zeros(one.shape, np.uint64)
 
 
 def _difference(probe: Probe, inputs: Sequence[Array], one: Record, here: Array) -> str:
     """A sentence about the first result that differs."""
     flat = here.reshape(-1)
     if one.distances is not None:
-        there = one.distances
+        there = one.whole(_predicted(probe, inputs, one)).reshape(-1)
         places = np.flatnonzero(there != flat)
         values = there[places]
     else:
@@ -171,8 +187,8 @@ def _difference(probe: Probe, inputs: Sequence[Array], one: Record, here: Array)
     if not len(places):
         chunks = np.flatnonzero(digests(here) != one.digests)
         return (
-            f"{probe.name}: {len(chunks)} of {len(one.digests)} chunks of {one.results} results "
-            f"differ from the recording, where they agreed when it was made; the first is {chunks[0]}"
+            f"{probe.name}: {len(chunks)} of {len(one.digests)} parts of {one.results} results "
+            f"differ from the recording where they agreed as it was made; the first is {chunks[0]}"
         )
     lane, result = divmod(int(places[0]), one.shape[1])
     return (

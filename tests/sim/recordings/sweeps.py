@@ -41,6 +41,10 @@ class Sweep:
         return f"{self.probes[0].name} and {len(self.probes) - 1} more"
 
     @property
+    def signature(self) -> str:
+        return self.probes[0].signature
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(probe.name for probe in self.probes)
 
