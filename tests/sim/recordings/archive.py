@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from sim.recordings.fills import Array
 
-_CHUNK = 512
+_CHUNK = 1024
 
 
 def digests(results: Array) -> Array:

@@ -16,9 +16,9 @@ from sim.recordings.probes import Source
 
 Array = NDArray[Any]
 
-EACH = 1024
+EACH = 2048
 """Lanes of each kind of values."""
-FEW = 128
+FEW = 256
 """The same, of instructions that have thousands of forms: comparisons."""
 
 
@@ -95,7 +95,7 @@ def _inputs(signature: str, sources: tuple[Source, ...], each: int) -> tuple[Arr
         groups.setdefault(scalar, []).append(i)
     kinds = KINDS if len(sources) > 1 else ALONE
     if sources[0].role == "argument":
-        kinds, each = ARGUMENTS, 8 * each
+        kinds, each = ARGUMENTS, 4 * each
     found: list[Array] = [np.zeros(0)] * len(sources)
     for scalar, members in groups.items():
         values = _group(scalar, len(members), kinds, each, signature)

@@ -10,7 +10,7 @@ from sim.recordings.fills import FORMATS, Array, Format, generator
 from sim.recordings.probes import Source
 
 KINDS = ("normal", "patterns", "subnormals", "tiny", "sparse", "specials", "cancelling")
-WARPS = 64
+WARPS = 128
 """Of each kind."""
 
 
