@@ -13,7 +13,7 @@ from sim.recordings.sweeps import THREADS, Sweep, alone
 from cuevo.arrays import view
 from cuevo.assemble import assemble
 from cuevo.driver import DriverExecutor
-from cuevo.errors import CuevoError
+from cuevo.errors import CuevoError, SimulatorError
 from cuevo.launch import DriverKernel
 from cuevo.sim import SimExecutor
 
@@ -49,7 +49,10 @@ def record_all(
         for part, results in _parts(sweep, run, failures):
             inputs = part.inputs()
             stamp = checksum(inputs)
-            here = on_sim(part, executors)
+            try:
+                here = on_sim(part, executors)
+            except SimulatorError:
+                here = None  # The replay says what is wrong; the results are kept whole.
             for probe in part.probes:
                 mine = None if here is None else here[probe.name]
                 predicted = None

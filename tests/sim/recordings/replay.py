@@ -119,7 +119,11 @@ def replay(
             continue
         inputs = sweep.inputs()
         stamp = checksum(inputs)
-        here = on_sim(sweep, executors)
+        try:
+            here = on_sim(sweep, executors)
+        except SimulatorError as error:
+            outcome.wrong.append(f"{sweep.name}: {error}")
+            continue
         for probe in recorded:
             one = records[probe.name]
             if one.inputs != stamp:
