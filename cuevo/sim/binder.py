@@ -125,6 +125,8 @@ class Binder:
         """
         if not isinstance(operand, AddressOperand):
             raise self.refusal(f"{self.instruction.opcode} needs an address in brackets here")
+        if operand.coordinates and ".tensor." not in self.instruction.opcode:
+            raise self.refusal(f"{self.instruction.opcode} takes no coordinates")
         base, offset = operand.base, operand.offset
         if space and isinstance(base, SymbolOperand) and base.variable.space != space:
             raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")

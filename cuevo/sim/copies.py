@@ -24,6 +24,20 @@ class _Copy:
     """The group of each copy, counted by its thread."""
     whole: bool
     """Whether all are of one group."""
+    serial: int
+    """Its place in the order of all that were issued."""
+
+    def without(self, done: AnyArray) -> "_Copy":
+        """Those that are not marked."""
+        left = ~done
+        return _Copy(
+            self.size,
+            self.indices[left],
+            self.lanes[left],
+            self.groups[left],
+            self.whole,
+            self.serial,
+        )
 
 
 class Copies:
@@ -34,6 +48,7 @@ class Copies:
         self._retired = np.zeros(shape, np.int64)
         self._positions = np.arange(shape[0] * shape[1]).reshape(shape)
         self._open: list[_Copy] = []
+        self.issued = 0
 
     def reset(self) -> None:
         self._group.fill(0)
@@ -51,7 +66,8 @@ class Copies:
             groups, lanes = self._group[mask], self._positions[mask]
             destinations = indices[mask]
         whole = bool(groups.size) and bool((groups == groups[0]).all())
-        self._open.append(_Copy(size, destinations, lanes, groups, whole))
+        self.issued += 1
+        self._open.append(_Copy(size, destinations, lanes, groups, whole, self.issued))
 
     def commit(self, mask: Mask) -> None:
         np.add(self._group, 1, out=self._group, where=True if mask is None else mask)
@@ -74,17 +90,30 @@ class Copies:
                 done = copy.groups < self._retired.ravel()[copy.lanes]
                 shared.end_copy(copy.indices[done], copy.size, copy.lanes[done])
                 if not done.all():
-                    left = ~done
-                    still_open.append(
-                        _Copy(
-                            copy.size,
-                            copy.indices[left],
-                            copy.lanes[left],
-                            copy.groups[left],
-                            copy.whole,
-                        )
-                    )
+                    still_open.append(copy.without(done))
         self._open = still_open
         if pending is None:
             # The open group was retired: what comes next is a new one.
             np.copyto(self._group, self._retired, where=True if mask is None else mask)
+
+    def land(
+        self,
+        shared: SharedMemory,
+        lanes: AnyArray,
+        places: AnyArray,
+        times: AnyArray,
+        issued: int,
+    ) -> None:
+        """The first `issued` copies of the chunk have landed, those of the threads in `lanes`: in
+        the name of the mbarriers whose places and times stand beside each of these threads.
+        """
+        beside = np.zeros(lanes.size, np.int64)
+        beside[np.flatnonzero(lanes)] = np.arange(places.size)
+        still_open: list[_Copy] = []
+        for copy in self._open:
+            done = lanes.ravel()[copy.lanes] & (copy.serial <= issued)
+            own = beside[copy.lanes[done]]
+            shared.end_copy_by_mbarrier(copy.indices[done], copy.size, places[own], times[own])
+            if not done.all():
+                still_open.append(copy.without(done))
+        self._open = still_open

@@ -1,8 +1,9 @@
-"""Where the lanes of a chunk stand: program counters, exits, barriers.
+"""Where the lanes of a chunk stand: program counters, exits, barriers, sleep.
 
 A program counter is the index of an instruction. The scheduler runs the lowest counter at which a
 runnable lane stands, for all lanes that stand there; so lanes that a branch has parted meet again
-where their ways join.
+where their ways join. Lanes that have looked at an mbarrier in vain sleep until it has something
+for them; else they would look again for ever, their counter being the lowest.
 """
 
 from collections.abc import Callable
@@ -30,15 +31,15 @@ class Vote:
 class Flow:
     """`exists` marks the lanes that are threads, shape (32, warps).
 
-    `on_barrier` is called with the blocks of which a barrier was completed, as a bool array; None
-    for all.
+    `on_barrier` is called when barriers are complete: with their blocks as a bool array, None for
+    all, and with the warps that came there and those that waited, None if that is everybody.
     """
 
     def __init__(
         self,
         exists: AnyArray,
         block_of_warp: AnyArray,
-        on_barrier: Callable[[AnyArray | None], None],
+        on_barrier: Callable[[AnyArray | None, AnyArray | None, AnyArray | None], None],
         start: int = 0,
     ) -> None:
         self._exists = exists
@@ -49,10 +50,13 @@ class Flow:
         warps = exists.shape[1]
         self.alive: AnyArray = exists.copy()
         self.waiting = np.zeros(warps, np.bool_)
+        self.asleep = np.zeros(exists.shape, np.bool_)
+        self._some_asleep = False
         self.barrier_line = np.zeros(warps, np.int64)
         self._barrier = np.zeros(warps, np.int64)
         self._arrived = np.zeros((self._blocks, BARRIERS), np.int64)
         self._expected = np.zeros((self._blocks, BARRIERS), np.int64)
+        self._came = np.zeros((BARRIERS, warps), np.bool_)
         self._true = np.zeros((self._blocks, BARRIERS), np.int64)
         self._total = np.zeros((self._blocks, BARRIERS), np.int64)
         self._votes: list[tuple[Vote, AnyArray]] = []
@@ -62,7 +66,10 @@ class Flow:
     def reset(self) -> None:
         np.copyto(self.alive, self._exists)
         self.waiting.fill(False)
+        self.asleep.fill(False)
+        self._some_asleep = False
         self._arrived.fill(0)
+        self._came.fill(False)
         # The common counter of all lanes, or None where each has its own.
         self._common: int | None = self._start
         self._all_alive = bool(self.alive.all())
@@ -75,11 +82,13 @@ class Flow:
         """The next counter and the lanes that stand there (None: all of them); None if no lane can
         run.
         """
-        if self._common is not None and not self.waiting.any():
+        if self._common is not None and not self._some_asleep and not self.waiting.any():
             if self._all_alive:
                 return self._common, None
             return (self._common, self.alive) if self.alive.any() else None
         runnable = self.alive & ~self.waiting
+        if self._some_asleep:
+            runnable &= ~self.asleep
         if not runnable.any():
             return None
         counters = self._counters()
@@ -124,6 +133,21 @@ class Flow:
             return
         self._part()
         np.copyto(self._parted, target, where=mask)
+
+    def sleep(self, lanes: AnyArray) -> None:
+        """The lanes are not to go on after this instruction before they are woken."""
+        self.asleep |= lanes
+        self._some_asleep = True
+
+    def wake(self, lanes: AnyArray | None = None) -> bool:
+        """Let them go on, None: all. Whether there were any."""
+        if not self._some_asleep:
+            return False
+        woken = self.asleep if lanes is None else self.asleep & lanes
+        any_woken = bool(woken.any())
+        self.asleep &= ~woken
+        self._some_asleep = bool(self.asleep.any())
+        return any_woken
 
     def wait_of(self, warp: int) -> tuple[int, int, int, int]:
         """Of a warp that waits: the line, the barrier, how many threads are there, and how many
@@ -184,7 +208,7 @@ class Flow:
         everybody = mask is None or int(np.count_nonzero(mask)) == int(alive.sum())
         one_barrier = count is None and wait and vote is None and bool((number == number[0]).all())
         if everybody and one_barrier and not self._arrived.any():
-            self._on_barrier(None)
+            self._on_barrier(None, None, None)
             return
         self._part()
         blocks = self._block[warps]
@@ -195,6 +219,7 @@ class Flow:
             raise Fault("warps are at one barrier with different thread counts", mask)
         np.add.at(self._arrived, (blocks, numbers), 32)
         self._expected[blocks, numbers] = threads
+        self._came[numbers, np.flatnonzero(warps)] = True
         if vote is not None:
             lanes = self.alive & warps[None, :] if mask is None else mask
             said = np.count_nonzero(vote.predicate() & lanes, axis=0)[warps]
@@ -243,9 +268,14 @@ class Flow:
         if complete.any():
             if self._votes:
                 self._count(complete)
-            self.waiting &= ~complete[self._block, self._barrier]
+            done = complete[self._block, self._barrier] & self.waiting
+            for number in np.flatnonzero(complete.any(axis=0)):
+                blocks = complete[:, number]
+                came = self._came[number] & blocks[self._block]
+                self._came[number] &= ~came
+                self._on_barrier(blocks, came, done & (self._barrier == number))
+            self.waiting &= ~done
             self._arrived[complete] = 0
-            self._on_barrier(np.asarray(complete.any(axis=1)))
 
     def _count(self, complete: AnyArray) -> None:
         """Tell the results of complete barriers to those who voted there."""

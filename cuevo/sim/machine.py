@@ -11,10 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.async_copies import AsyncCopies
 from cuevo.sim.calls import Calls
+from cuevo.sim.causality import Causality
 from cuevo.sim.copies import Copies
 from cuevo.sim.flow import Flow
 from cuevo.sim.global_memory import GlobalMemory
+from cuevo.sim.mbarriers import Mbarriers
+from cuevo.sim.races import Races
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
 from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
@@ -64,7 +68,8 @@ class Machine:
         self._scratch: dict[tuple[str, AnyDType], AnyArray] = {}
         self.written: dict[int, AnyArray] = {}
         self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
-        self.shared = SharedMemory(blocks, size, self.block_of_warp, self.warp_in_block)
+        order = Causality if _is_asynchronous(function) else Races
+        self.shared = SharedMemory(blocks, size, self.block_of_warp, self.warp_in_block, order)
         self.local = LocalMemory(function.local, self.shape)
         self.constant = ConstantMemory(function.constant)
         self.module_memory: dict[int, int] = {}
@@ -79,18 +84,29 @@ class Machine:
             self.shared.races.barrier,
             function.start,
         )
+        if isinstance(self.shared.races, Causality):
+            self.causality = self.shared.races
+            self.mbarriers = Mbarriers(self.shared, self.causality, self.flow)
+            self.async_copies = AsyncCopies(
+                self.shape, self.shared, self.causality, self.mbarriers, self.copies
+            )
         self.special = self._special_registers()
         self._clock = 0
+        self._looked = -1
 
     def begin(self, first_block: int, params: AnyArray, buffers: GlobalMemory) -> None:
         """Make ready to run the blocks from `first_block` on."""
         self.first_block = first_block
+        self._looked = -1
         self.params = params
         self.global_memory = buffers
         self.flow.reset()
         self.shared.reset()
         self.local.reset()
         self.copies.reset()
+        if self.asynchronous:
+            self.mbarriers.reset()
+            self.async_copies.reset()
         for flags in self.written.values():
             flags.fill(False)
         x, y, _ = self.geometry.grid
@@ -100,6 +116,31 @@ class Machine:
         ):
             self.special[f"%ctaid.{axis}"][...] = value
         self.special["%smid"][...] = number % MULTIPROCESSORS
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the kernel has mbarriers or works with asynchronous units: only then there are
+        `causality`, `mbarriers` and `async_copies`.
+        """
+        return isinstance(self.shared.races, Causality)
+
+    def go_on(self) -> bool:
+        """Nobody can: have asynchronous units finish what they were told, or let those that wait
+        look again; whether that may help.
+        """
+        if not self.asynchronous:
+            return False
+        before = self.mbarriers.progress
+        if self.async_copies.deliver():
+            return True
+        # Who was not woken by a phase may have something else to do than to wait.
+        looked, self._looked = self._looked, before
+        return looked != before and self.flow.wake()
+
+    def finish(self) -> None:
+        """All lanes have exited."""
+        if self.asynchronous:
+            self.async_copies.finish()
 
     def tick(self) -> None:
         """Time goes on: each look at a clock finds it further."""
@@ -215,6 +256,16 @@ class Machine:
         for name in ("%clock64", "%globaltimer", "%gridid"):
             special[name] = np.zeros(self.shape, np.uint64)
         return special
+
+
+_ASYNCHRONOUS = (
+    "mbarrier", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma",
+    "fence.proxy.async",
+)  # fmt: skip
+
+
+def _is_asynchronous(function: Function) -> bool:
+    return any(each.opcode.startswith(_ASYNCHRONOUS) for each in function.instructions)
 
 
 def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:

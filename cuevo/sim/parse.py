@@ -39,7 +39,12 @@ SPECIAL_REGISTERS = frozenset(
     + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
     + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
     + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
-    + ["%dynamic_smem_size", "%total_smem_size"]
+    + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
+    + [
+        f"%{name}.{axis}"
+        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+        for axis in "xyz"
+    ]
 )
 _WARP_SIZE = 32
 
@@ -506,11 +511,7 @@ class _Parser(Cursor):
         if self.accept("["):
             return self._address()
         if self.accept("{"):
-            elements = [self._scalar()]
-            while self.accept(","):
-                elements.append(self._scalar())
-            self.expect("}")
-            return VectorOperand(tuple(elements))
+            return VectorOperand(self._elements())
         first = self._scalar()
         if isinstance(first, RegisterOperand | SinkOperand) and self.accept("|"):
             second = self._scalar()
@@ -563,8 +564,20 @@ class _Parser(Cursor):
             offset = self._offset()
         else:
             offset = self.constant()
+        coordinates: tuple[ScalarOperand, ...] = ()
+        if self.accept(","):
+            self.expect("{")
+            coordinates = self._elements()
         self.expect("]")
-        return AddressOperand(base, offset)
+        return AddressOperand(base, offset, coordinates)
+
+    def _elements(self) -> tuple[ScalarOperand, ...]:
+        """What stands between braces, the opening one read."""
+        elements = [self._scalar()]
+        while self.accept(","):
+            elements.append(self._scalar())
+        self.expect("}")
+        return tuple(elements)
 
 
 def _label_key(path: tuple[int, ...], name: str) -> str:

@@ -40,9 +40,18 @@ class Races:
         self._tag_of_warp = (warp_in_block + 1).astype(np.uint8)
         self._patterns: dict[int, AnyArray] = {}
 
-    def barrier(self, blocks: AnyArray | None) -> None:
+    def reset(self) -> None:
+        """Forget everything."""
+        self.barrier(None)
+
+    def barrier(
+        self,
+        blocks: AnyArray | None,
+        arrived: AnyArray | None = None,
+        released: AnyArray | None = None,
+    ) -> None:
         """What was done before is ordered before what comes; `blocks` marks the blocks, None for
-        all.
+        all. Which warps arrived and which were released makes no difference here.
         """
         self._lanes.barrier(blocks)
         for tags in (self._writer, self._reader):

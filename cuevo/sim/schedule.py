@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from cuevo.errors import SimulatorError
-from cuevo.sim.aliases import Step
+from cuevo.sim.aliases import Mask, Step
 from cuevo.sim.faults import Fault, KernelText, error_at, place
 from cuevo.sim.machine import Machine
 from cuevo.sim.profile import Counters
@@ -36,7 +36,7 @@ class Schedule:
         flow, runs = self.machine.flow, self._runs
         end_of_text = len(self._program.operations)
         taken = 0
-        while (picked := flow.pick()) is not None:
+        while (picked := self._pick()) is not None:
             start, mask = picked
             taken += 1
             if taken > MOST_RUNS:
@@ -62,6 +62,19 @@ class Schedule:
             flow.leave()
         if flow.alive.any():
             raise self._deadlock()
+        try:
+            self.machine.finish()
+        except Fault as fault:
+            raise self._error(fault, end_of_text - 1) from None
+
+    def _pick(self) -> tuple[int, Mask] | None:
+        """The next counter and its lanes; None if there are none, and nothing will change that."""
+        while True:
+            picked = self.machine.flow.pick()
+            if picked is not None or not self.machine.flow.alive.any():
+                return picked
+            if not self.machine.go_on():
+                return None
 
     def _bind(self, start: int) -> tuple[tuple[Step, ...], int, bool]:
         program = self._program
@@ -81,15 +94,18 @@ class Schedule:
 
     def _deadlock(self) -> SimulatorError:
         flow = self.machine.flow
-        stuck = np.flatnonzero(flow.alive.any(axis=0))
+        stuck = np.flatnonzero(flow.waiting & flow.alive.any(axis=0))
         waits = sorted(Counter(flow.wait_of(int(warp)) for warp in stuck).items())
-        where = ", ".join(
-            f"{count} at {place(self._kernel, line)}: barrier {number} has {there} of {of} threads"
+        found = [
+            (line, f"{count} at {{}}: barrier {number} has {there} of {of} threads")
             for (line, number, there, of), count in waits
-        )
+        ]
+        if self.machine.asynchronous:
+            found += [(line, f"at {{}}: {what}") for line, what in self.machine.mbarriers.waits()]
+        where = ", ".join(text.format(place(self._kernel, line)) for line, text in found)
         error = error_at(
             self._kernel,
-            waits[0][0][0],
+            found[0][0],
             f"deadlock: warps wait at barriers that are never complete ({where})",
         )
         return SimulatorError(f"{error}\n  first: {self.machine.thread_name(flow.alive)}")

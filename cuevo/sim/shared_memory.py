@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.causality import Causality
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.races import Races
@@ -14,8 +15,10 @@ WINDOW = 1024
 first KB, too).
 """
 
-_NEVER, _VALID, _IN_FLIGHT = 0, 1, 2
+_NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
+_BULK = 16
+"""What bulk copies move at least, and what their addresses are multiples of."""
 
 
 class SharedMemory:
@@ -25,7 +28,12 @@ class SharedMemory:
     """
 
     def __init__(
-        self, blocks: int, size: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+        self,
+        blocks: int,
+        size: int,
+        block_of_warp: AnyArray,
+        warp_in_block: AnyArray,
+        races: type[Races | Causality] = Races,
     ) -> None:
         self.size = size
         self._stride = -(-size // 16) * 16
@@ -35,14 +43,26 @@ class SharedMemory:
         self._state = {unit: self._raw_state.view(unit_dtype(unit)) for unit in _UNITS}
         # What turns a warp's shared addresses into offsets in the storage of all blocks.
         self._base = (block_of_warp.astype(np.int64) * self._stride - WINDOW)[None, :]
-        self.races = Races(blocks, self._stride, block_of_warp, warp_in_block)
+        self.races = races(blocks, self._stride, block_of_warp, warp_in_block)
         self.watch: Callable[[AnyArray, int, Mask], None] | None = None
         """Called with the checked addresses of each access, its size and its lanes."""
+
+    def units(self, size: int) -> int:
+        """How many units of `size` bytes all blocks have."""
+        return int(self._data[size].size)
+
+    def block_of(self, index: int, size: int) -> int:
+        """The block of a unit, counted from the chunk's first."""
+        return index * size // self._stride
+
+    def offset_of(self, index: int, size: int) -> int:
+        """Where the unit is in its block's memory."""
+        return index * size % self._stride
 
     def reset(self) -> None:
         """Forget everything that was written."""
         self._raw_state.fill(_NEVER)
-        self.races.barrier(None)
+        self.races.reset()
 
     def indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
         """Indices of units of `size` bytes at checked shared addresses (uint32 or uint64).
@@ -97,7 +117,7 @@ class SharedMemory:
         ordered: bool = False,
     ) -> None:
         """Write units; none of their bytes may have a copy in flight."""
-        self._check_not_in_flight(indices, size, mask)
+        self._check_free(indices, size, mask)
         if ordered:
             self.races.ordered(indices, size, mask, writes=True)
         else:
@@ -106,7 +126,7 @@ class SharedMemory:
 
     def begin_copy(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
         """Start asynchronous copies: the data is there, but not to be touched before `end_copy`."""
-        self._check_not_in_flight(indices, size, mask)
+        self._check_free(indices, size, mask)
         self.races.write(indices, size, mask)
         self._put(indices, size, values, mask, _IN_FLIGHT)
 
@@ -115,16 +135,90 @@ class SharedMemory:
         self._state[size][indices] = _unit(size, _VALID)
         self.races.landed(indices, size, threads)
 
-    def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
-        if mask is not None:
-            indices, values = indices[mask], values[mask]
-        self._data[size][indices] = values
-        self._state[size][indices] = _unit(size, state)
+    def end_copy_by_mbarrier(
+        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
+    ) -> None:
+        """The same of copies that an mbarrier waits for; place and time as in `Causality`."""
+        self._state[size][indices] = _unit(size, _VALID)
+        self._causality.end_async_write(indices, size, places, times)
 
-    def _check_not_in_flight(self, indices: AnyArray, size: int, mask: Mask) -> None:
+    # -- Memory of asynchronous units; kernels that have them are watched by `Causality` -----------
+
+    def begin_bulk_write(self, units: AnyArray, warps: AnyArray) -> None:
+        """Copies to flat `units` of 16 bytes begin, told by the warps that stand beside them: until
+        `end_bulk_write` nobody is to touch them.
+        """
+        self._check_units_free(units, "write", warps)
+        self._causality.begin_async_write(units, _BULK, warps)
+        self._state[_BULK][units] = _unit(_BULK, _IN_FLIGHT)
+
+    def end_bulk_write(
+        self, units: AnyArray, values: AnyArray, places: AnyArray, times: AnyArray
+    ) -> None:
+        """Their data is there; place and time as `Causality.end_async_write` has them."""
+        self._data[_BULK][units] = values
+        self._state[_BULK][units] = _unit(_BULK, _VALID)
+        self._causality.end_async_write(units, _BULK, places, times)
+
+    def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
+        """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
+        beside them: until `end_async_read` nobody is to write there.
+        """
+        state = self._state[_BULK].take(units).view(np.uint8)
+        if int(state.min()) != _VALID or int(state.max()) != _VALID:
+            wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
+            raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
+        self._causality.begin_async_read(units, _BULK, warps)
+        return self._data[_BULK].take(units)
+
+    def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
+        """The same units were waited for."""
+        self._causality.end_async_read(units, _BULK, warps)
+
+    def make_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
+        """Units of 8 bytes become mbarriers: no ordinary access is to touch them."""
+        self.races.write(indices, 8, mask)
+        self._mark(indices, 8, mask, _MBARRIER)
+
+    def free_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
+        """They are ordinary memory again, of which nothing was written."""
+        self.races.write(indices, 8, mask)
+        self._mark(indices, 8, mask, _NEVER)
+
+    @property
+    def _causality(self) -> Causality:
+        assert isinstance(self.races, Causality)
+        return self.races
+
+    def _check_units_free(self, units: AnyArray, verb: str, warps: AnyArray) -> None:
+        state = self._state[_BULK].take(units).view(np.uint8).reshape(-1, _BULK)
+        if int(state.max()) > _VALID:
+            wrong = (state > _VALID).any(axis=1)
+            raise self._unit_refusal(f"asynchronous {verb}", units[wrong], warps[wrong])
+
+    def _unit_refusal(self, what: str, units: AnyArray, warps: AnyArray) -> Fault:
+        position = int(units[0]) * _BULK
+        reason = self._reason(position, _BULK)
+        lanes = np.zeros((32, self._base.shape[1]), np.bool_)
+        lanes[:, int(warps[0])] = True
+        return Fault(f"{what} at shared offset {position % self._stride}, {reason}", lanes)
+
+    # -- Inner ------------------------------------------------------------------------------------
+
+    def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
+        self._data[size][indices if mask is None else indices[mask]] = (
+            values if mask is None else values[mask]
+        )
+        self._mark(indices, size, mask, state)
+
+    def _mark(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
+        self._state[size][indices if mask is None else indices[mask]] = _unit(size, state)
+
+    def _check_free(self, indices: AnyArray, size: int, mask: Mask) -> None:
         state = self._state[size].take(indices).view(np.uint8)
-        if int(state.max()) == _IN_FLIGHT:
-            lanes = (state.reshape(*indices.shape, size) == _IN_FLIGHT).any(axis=-1)
+        if int(state.max()) > _VALID:
+            taken = state.reshape(*indices.shape, size) > _VALID
+            lanes = np.asarray(taken.any(axis=-1))
             lanes = lanes if mask is None else lanes & mask
             if lanes.any():
                 raise self._refusal("write", indices, size, lanes)
@@ -132,9 +226,15 @@ class SharedMemory:
     def _refusal(self, verb: str, indices: AnyArray, size: int, lanes: AnyArray) -> Fault:
         position = int(indices[lanes][0]) * size
         where = f"{verb} of {size} bytes at shared offset {position % self._stride}"
-        if (self._raw_state[position : position + size] == _IN_FLIGHT).any():
-            return Fault(f"{where}, to which an asynchronous copy is still in flight", lanes)
-        return Fault(f"{where}, where nothing was written", lanes)
+        return Fault(f"{where}, {self._reason(position, size)}", lanes)
+
+    def _reason(self, position: int, size: int) -> str:
+        states = self._raw_state[position : position + size]
+        if (states == _IN_FLIGHT).any():
+            return "to which an asynchronous copy is still in flight"
+        return (
+            "where an mbarrier is" if (states == _MBARRIER).any() else "where nothing was written"
+        )
 
 
 def _unit(size: int, state: int) -> AnyArray:

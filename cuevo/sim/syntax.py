@@ -99,6 +99,8 @@ class AddressOperand:
 
     base: "RegisterOperand | SymbolOperand | None"
     offset: int = 0
+    coordinates: tuple["ScalarOperand", ...] = ()
+    """Those of ``[base, {x, y}]``, in a tensor map."""
 
 
 ScalarOperand = (

@@ -9,6 +9,7 @@ from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.spaces import SIZE, WINDOWS
 from cuevo.sim.syntax import AddressOperand, RegisterOperand, SymbolOperand
 from cuevo.sim.types import TYPES, ScalarType
 
@@ -74,6 +75,25 @@ def wide_address(b: Binder, index: int, space: str = "") -> Callable[[], AnyArra
                 "its generic address comes from cvta"
             )
     return b.address(operand, space)
+
+
+def shared_address(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
+    """A shared address; where the opcode names no state space, a generic one that must be in shared
+    memory.
+    """
+    if any(m.get(name, "").startswith("shared") for name in ("space", "to", "origin")):
+        address = b.address(b.operand(index), ".shared")
+        return lambda mask: address()
+    generic, begin = wide_address(b, index), np.uint64(WINDOWS["shared"])
+
+    def convert(mask: Mask) -> AnyArray:
+        addresses = generic() - begin
+        wrong = addresses >= np.uint64(SIZE)
+        if (outside := wrong if mask is None else wrong & mask).any():
+            raise Fault("a generic address that is not in .shared", outside)
+        return addresses
+
+    return convert
 
 
 def policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:

@@ -54,6 +54,16 @@ def _function(m: Modifiers, scalar: ScalarType) -> Function:
     return _halves(name, m["op"]) if name in ("f16", "bf16") else _FUNCTIONS[m["op"]]
 
 
+def combining(op: str, name: str) -> tuple[Callable[[AnyArray, AnyArray], AnyArray], ScalarType]:
+    """What `op` on elements of the type `name` makes of arrays, and the type to see them as."""
+    m = {"op": op, "type": name}
+    scalar = _operand_type(m)
+    function = _function(m, scalar)
+    if not isinstance(function, np.ufunc):
+        function = np.vectorize(function, otypes=[scalar.dtype])
+    return function, scalar
+
+
 def _flushing_sum(found: Any, value: Any) -> Any:
     """add.f32 on global memory: subnormals are zeros, also as results."""
     x, y = (np.atleast_1d(np.asarray(each, np.float32)) for each in (found, value))

@@ -209,6 +209,38 @@ def fence(b: Binder, m: Modifiers) -> Step:
     return lambda mask: None
 
 
+def fence_proxy(b: Binder, m: Modifiers) -> Step:
+    """What was written before is for asynchronous units to see."""
+    machine = b.machine
+    if m["space"] == "global":
+        return lambda mask: None
+    return lambda mask: machine.causality.fence_proxy(mask)
+
+
+def fence_init(b: Binder, m: Modifiers) -> Step:
+    """The same of the making of mbarriers."""
+    machine = b.machine
+
+    def step(mask: Mask) -> None:
+        if machine.asynchronous:
+            machine.causality.fence_proxy(mask, machine.mbarriers.words())
+
+    return step
+
+
+def registers(b: Binder, m: Modifiers) -> Step:
+    """setmaxnreg: here there are registers enough; all warps of a warpgroup must ask for it."""
+    count = b.constant(b.operand(0))
+    if not 24 <= count <= 256 or count % 8:
+        raise b.refusal(f"setmaxnreg takes a multiple of 8 from 24 to 256, not {count}")
+    machine = b.machine
+
+    def step(mask: Mask) -> None:
+        _require_all(machine, mask)
+
+    return step
+
+
 def match_any(b: Binder, m: Modifiers) -> Step:
     """The lanes that have the same value."""
     x, check = b.whole(b.operand(1), TYPES[m["type"]]), _members(b, 2)

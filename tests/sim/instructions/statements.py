@@ -72,6 +72,9 @@ def statement(form: Form, opcode: str) -> str:
             # Parameters of calls are known by name only.
             of_call = opcode.startswith("st.param") or "param::func" in opcode
             address = "[given]" if of_call else "[d19]"
+            if each.address and each.count:
+                axes = int(chosen(form, opcode)[each.count][0])
+                address = "[d19, {" + ", ".join(f"r{10 + i}" for i in range(axes)) + "}]"
             fixed = address if each.address else _FIXED.get(each.type) or str(each.constant)
             operands.append(fixed)
             continue
@@ -130,6 +133,9 @@ def asked_for(complaints: Iterable[str]) -> tuple[tuple[int, int], tuple[int, st
             version = max(version, (int(match[1]), int(match[2])))
         elif match := re.search(r"requires \.target sm_(\d+)(a?)", each):
             target = max(target, (int(match[1]), match[2]))
+        elif "not supported on .target" in each:
+            # Of what a single architecture has the assembler does not say which.
+            target = max(target, (90, "a"))
         else:
             rest.append(each)
     return version, target, rest

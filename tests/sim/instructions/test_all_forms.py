@@ -14,11 +14,15 @@ pytestmark = pytest.mark.kernel
 
 # These want addresses, members of a warp or numbers of barriers that fit.
 ELSEWHERE = re.compile(
-    r"\[|^(bra|brx|call|ret|exit|trap|bar|barrier|shfl|vote|match|elect|redux|cp|cvta.to)\b"
+    r"\[|^(bra|brx|call|ret|exit|trap|bar|barrier|shfl|vote|match|elect|redux|cp|cvta.to|mbarrier)\b"
 )
 
 
-def text(statements: list[str]) -> str:
+NEWEST = "sm_100"
+HOPPER = "sm_90a"
+
+
+def text(statements: list[str], target: str = NEWEST) -> str:
     start = [
         "mov.u32 n, %tid.x; cvt.rn.f32.u32 t, n; fma.rn.f32 t, t, 0f3C800000, 0f3E000000;",
         *(f"cvt.u16.u32 h{i}, n; add.u16 h{i}, h{i}, {i + 1};" for i in range(20)),
@@ -30,7 +34,7 @@ def text(statements: list[str]) -> str:
     body = "\n".join([*start, *statements, "DONE: ret;"])
     return f"""
     .version 9.2
-    .target sm_100
+    .target {target}
     .address_size 64
     .func subroutine() {{ ret; }}
     .visible .entry k() {{
@@ -41,21 +45,27 @@ def text(statements: list[str]) -> str:
 
 
 def test_all_forms_are_bound() -> None:
-    listed = [each for _, each, _ in sampled()[::3]]
-    SimExecutor("sm_100").load_text("k", text(listed))
+    for target, special in ((NEWEST, ""), (HOPPER, "a")):
+        found = [each for _, each, level in sampled() if level.special == special]
+        listed = found[::3] if target == NEWEST else found
+        SimExecutor(target).load_text("k", text(listed, target))
 
 
 def run(statements: list[str]) -> None:
-    kernel = SimExecutor("sm_100").load_text("k", text(statements))
+    kernel = SimExecutor(NEWEST).load_text("k", text(statements))
     kernel.launch((1, 1, 1), (64, 1, 1), 0, b"")
 
 
 def test_all_computations_run() -> None:
-    run([each for _, each, _ in sampled() if not ELSEWHERE.search(each)])
+    run([x for _, x, level in sampled() if not level.special and not ELSEWHERE.search(x)])
 
 
 def test_under_a_guard() -> None:
-    listed = [f"@p9 {each}" for _, each, _ in sampled()[::7] if not ELSEWHERE.search(each)]
+    listed = [
+        f"@p9 {x}"
+        for _, x, level in sampled()[::7]
+        if not ELSEWHERE.search(x) and not level.special
+    ]
     run([each for each in listed if ".aligned" not in each])
 
 

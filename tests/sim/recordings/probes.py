@@ -19,6 +19,10 @@ LEFT_OUT = {
     "cache": "hints to caches",
     "atomic": "the order of threads decides",
     "copy_async": "moves memory",
+    "copy_bulk": "moves memory",
+    "copy_tensor": "moves memory",
+    "cluster": "addresses are those of one launch",
+    "mbarrier": "the order of threads",
     "control": "the flow of control",
     "barrier": "the order of warps",
     "matrix.load": "moves shared memory",
@@ -27,7 +31,11 @@ LEFT_OUT = {
     "warp.elect": "any lane may be the one",
     "warp.barrier": "the order of lanes",
     "warp.fence": "the order of accesses",
+    "warp.fence_proxy": "the order of accesses",
+    "warp.fence_init": "the order of accesses",
+    "warp.registers": "has no result",
     "warp.nothing": "has no result",
+    "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
 """By module or by binder, with the reason."""
 
@@ -37,6 +45,11 @@ mma.sync.aligned<shape:.m16n8k4>.row.col<d:.f32><a:.tf32><b:.tf32><c:.f32>
                                                    d*4:f32, a*2:b32, b*1:b32, c*4:f32        7.0:80
 mma.sync.aligned<shape:.m16n8k8>.row.col<d:.f32><a:.tf32><b:.tf32><c:.f32>
                                                    d*4:f32, a*4:b32, b*2:b32, c*4:f32        7.0:80
+[matrix.multiply_bytes]
+mma.sync.aligned<shape:.m16n8k16>.row.col{.satfinite}.s32<a:.s8|.u8><b:.s8|.u8>.s32
+                                                   d*4:s32, a*2:b32, b*1:b32, c*4:s32        7.0:80
+mma.sync.aligned<shape:.m16n8k32>.row.col{.satfinite}.s32<a:.s8|.u8><b:.s8|.u8>.s32
+                                                   d*4:s32, a*4:b32, b*2:b32, c*4:s32        7.0:80
 """
 """Rows that the table may not have yet."""
 
@@ -169,9 +182,9 @@ def _probes(form: Form, opcode: str) -> Iterator[Probe]:
             if form.binder == "integer.divide" and each.name == "b":
                 role = "divisor"
             if form.binder.startswith("matrix.multiply"):
-                # The elements that a register of the operand holds.
+                # The elements that a register of the operand holds; m8n8k4 has .row and .col there.
                 kind = m.get(each.name, "")
-                kind = kind if kind in ("f16", "bf16", "tf32", "f32") else "f16"
+                kind = "f16" if kind in ("row", "col") else kind or place.scalar
                 role = f"product {each.name} {kind}"
             sources.append(Source(place.scalar, place.registers, role, place.vector))
     for value in (None,) if constant is None else _LOGIC:

@@ -31,6 +31,8 @@ def words(
     rng: np.random.Generator, kind: str, element: str, place: str, shape: tuple[int, int]
 ) -> Array:
     """32-bit words of elements of A, B or C (`place`) in a kind's values."""
+    if element not in FORMATS:
+        return _integers(rng, kind, element, shape)
     of = FORMATS[element]
     count = 32 // of.bits
     if place == "c" and kind == "tiny":
@@ -86,6 +88,19 @@ def elements(rng: np.random.Generator, kind: str, element: str, shape: tuple[int
     if kind == "sparse":
         return np.where(rng.random(shape) < 0.8, np.uint64(0), patterns)
     return patterns
+
+
+def _integers(rng: np.random.Generator, kind: str, element: str, shape: tuple[int, int]) -> Array:
+    """Words of bytes, or whole ones: any, small ones, those at the ends of the range."""
+    x = rng.integers(0, 2**32, shape, np.uint32)
+    if kind in ("tiny", "sparse"):
+        return x & rng.integers(0, 2**32, shape, np.uint32) & np.uint32(0x0F0F0F0F)
+    if kind == "specials":
+        ends = [0x7FFFFFFF, 0x80000000, 0x7F7F7F7F, 0x80808080, 0xFFFFFFFF, 0, 0x80000100]
+        return np.array(ends, np.uint32)[rng.integers(0, len(ends), shape)]
+    if kind == "cancelling" and element in ("s32", "u32"):
+        return np.uint32(0x7FFFFFFF) - (x >> np.uint32(14))
+    return x
 
 
 def _sums(rng: np.random.Generator, of: Format, shape: tuple[int, ...]) -> Array:

@@ -1,0 +1,163 @@
+"""Bulk copies and other work that asynchronous units do for a chunk of blocks.
+
+What is told to an asynchronous unit is done as late as the PTX ISA allows: when no lane can go on
+without it, or when it is waited for. Global memory is read when a copy is issued, and shared memory
+too, which nobody may write to until the copy has been waited for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.causality import Causality
+from cuevo.sim.copies import Copies
+from cuevo.sim.faults import Fault
+from cuevo.sim.mbarriers import Mbarriers
+from cuevo.sim.shared_memory import SharedMemory
+
+
+@dataclass
+class _Load:
+    """A copy to shared memory, which an mbarrier counts."""
+
+    units: AnyArray
+    values: AnyArray
+    slot: int
+    warp: int
+
+
+@dataclass
+class _Arrival:
+    """Arrivals of threads at mbarriers when their ``cp.async`` so far have landed; flat."""
+
+    slots: AnyArray
+    known: AnyArray
+    lanes: AnyArray
+    issued: int
+    """How many copies had been issued."""
+
+
+@dataclass
+class _Store:
+    """A copy out of shared memory, which its thread waits for in groups."""
+
+    units: AnyArray
+    thread: tuple[int, int]
+    """Lane and warp."""
+    group: int
+    finish: Callable[[], None]
+    reads: bool = True
+    """Whether it still counts as reading shared memory."""
+
+
+class AsyncCopies:
+    """What is under way; `shape` is (32, warps)."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        shared: SharedMemory,
+        causality: Causality,
+        mbarriers: Mbarriers,
+        copies: Copies,
+    ) -> None:
+        self._shape = shape
+        self._shared, self._causality = shared, causality
+        self._mbarriers, self._copies = mbarriers, copies
+        self._group = np.zeros(shape, np.int64)
+        self._under_way: list[_Load | _Arrival] = []
+        self._stores: list[_Store] = []
+
+    def reset(self) -> None:
+        self._group.fill(0)
+        self._under_way.clear()
+        self._stores.clear()
+
+    # -- Telling ----------------------------------------------------------------------------------
+
+    def load(self, units: AnyArray, values: AnyArray, slot: int, warp: int) -> None:
+        """Flat `units` of 16 bytes of shared memory are to become `values`, told by `warp`; then
+        the mbarrier `slot` counts their bytes.
+        """
+        self._shared.begin_bulk_write(units, np.full(units.shape, warp))
+        self._under_way.append(_Load(units, values, slot, warp))
+
+    def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
+        """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
+        warps = np.broadcast_to(np.arange(self._shape[1]), self._shape)[lanes]
+        known = self._causality.release(warps)
+        self._under_way.append(_Arrival(slots[lanes], known, lanes.copy(), self._copies.issued))
+
+    def store(
+        self, units: AnyArray, thread: tuple[int, int], finish: Callable[[AnyArray], None]
+    ) -> None:
+        """Flat `units` of shared memory are read for a thread; `finish` gets them in the end."""
+        warps = np.full(units.shape, thread[1])
+        values = self._shared.begin_async_read(units, warps)
+        group = int(self._group[thread])
+        self._stores.append(_Store(units, thread, group, lambda: finish(values)))
+
+    def commit(self, mask: Mask) -> None:
+        np.add(self._group, 1, out=self._group, where=True if mask is None else mask)
+
+    # -- Doing ------------------------------------------------------------------------------------
+
+    def wait(self, pending: int, mask: Mask, *, reads_only: bool) -> None:
+        """All but the last `pending` groups of the lanes in `mask` are done, or have at least read
+        what they copy.
+        """
+        for store in list(self._stores):
+            waits = mask is None or bool(mask[store.thread])
+            if not waits or store.group >= self._group[store.thread] - pending:
+                continue
+            self._stop_reading(store)
+            if not reads_only:
+                store.finish()
+                self._stores.remove(store)
+
+    def deliver(self) -> bool:
+        """Finish what was told to come to shared memory; whether there was anything."""
+        under_way, self._under_way = self._under_way, []
+        for each in under_way:
+            if isinstance(each, _Load):
+                slots = np.full(each.units.shape, each.slot)
+                self._shared.end_bulk_write(
+                    each.units, each.values, *self._mbarriers.knowledge(slots)
+                )
+                lanes = np.zeros(self._shape, np.bool_)
+                lanes[:, each.warp] = True
+                self._mbarriers.deliver(slots[:1], np.array([16 * each.units.size]), lanes)
+            else:
+                places, times = self._mbarriers.knowledge(each.slots)
+                self._copies.land(self._shared, each.lanes, places, times, each.issued)
+                self._mbarriers.arrive_later(each.slots, each.known, each.lanes)
+        return bool(under_way)
+
+    def finish(self) -> None:
+        """All threads have exited: nothing may be on its way to shared memory, or read it."""
+        for each in self._under_way:
+            if isinstance(each, _Load):
+                raise Fault(
+                    "the block exits while an asynchronous copy to its shared memory is under way",
+                    self._of_warp(each.warp),
+                )
+        for store in self._stores:
+            if store.reads:
+                raise Fault(
+                    "the block exits while an asynchronous copy still reads its shared memory: "
+                    "cp.async.bulk.wait_group.read is missing",
+                    self._of_warp(store.thread[1]),
+                )
+            store.finish()
+
+    def _stop_reading(self, store: _Store) -> None:
+        if store.reads:
+            store.reads = False
+            self._shared.end_async_read(store.units, np.full(store.units.shape, store.thread[1]))
+
+    def _of_warp(self, warp: int) -> AnyArray:
+        lanes = np.zeros(self._shape, np.bool_)
+        lanes[:, warp] = True
+        return lanes

@@ -1,0 +1,166 @@
+"""cp.async.bulk.tensor: boxes of an array that a tensor map describes."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.binder import Binder
+from cuevo.sim.faults import Fault
+from cuevo.sim.instructions import access, atomic, copy_bulk
+from cuevo.sim.instructions.copy_bulk import each_thread, in_name_of
+from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.machine import Machine
+from cuevo.sim.spaces import SIZE, WINDOWS
+from cuevo.sim.syntax import AddressOperand
+from cuevo.sim.tensor_tiles import UNIT, Box
+from cuevo.sim.types import TYPES
+from cuevo.tensor_map import ALIGNMENT, BYTES, TensorMap
+
+_ALIGNED = 128
+"""What the shared address of a box is a multiple of."""
+
+
+def load(b: Binder, m: Modifiers) -> Step:
+    """``[shared], [map, {coordinates}], [mbarrier]{, policy}``"""
+    machine = b.machine
+    check_policy = access.policy(b, m, 3)
+    to, box_of, slots = access.shared_address(b, m, 0), _boxes(b, m, 1), copy_bulk.mbarrier(b, m, 2)
+
+    def step(mask: Mask) -> None:
+        check_policy(mask)
+        found, addresses = slots(mask), to(mask)
+        for lanes, thread in each_thread(machine, mask):
+            box = box_of(lanes, thread)
+            units = _units(machine, box, addresses, lanes, thread)
+            values = in_name_of(lanes, partial(box.read, machine.global_memory))
+            machine.async_copies.load(units, values, int(found[thread]), thread[1])
+
+    return step
+
+
+def store(b: Binder, m: Modifiers) -> Step:
+    """``[map, {coordinates}], [shared]{, policy}``, in a bulk group; with an operation, what is in
+    global memory is combined with the data.
+    """
+    machine, op = b.machine, m.get("op", "")
+    check_policy = access.policy(b, m, 2)
+    box_of, origin = _boxes(b, m, 0), access.shared_address(b, m, 1)
+
+    def step(mask: Mask) -> None:
+        check_policy(mask)
+        addresses = origin(mask)
+        for lanes, thread in each_thread(machine, mask):
+            box = box_of(lanes, thread)
+            units = _units(machine, box, addresses, lanes, thread)
+
+            def finish(values: AnyArray, box: Box = box, lanes: AnyArray = lanes) -> None:
+                in_name_of(lanes, lambda: _write(machine, box, values, op))
+
+            machine.async_copies.store(units, thread, finish)
+
+    return step
+
+
+def _write(machine: Machine, box: Box, units: AnyArray, op: str) -> None:
+    if not op:
+        box.write(machine.global_memory, units)
+        return
+    combine, scalar = atomic.combining(op, box.map.dtype)
+
+    def combined(found: AnyArray, values: AnyArray) -> AnyArray:
+        return combine(found.view(scalar.dtype), values.view(scalar.dtype)).view(found.dtype)
+
+    box.write(machine.global_memory, units, combined)
+
+
+def prefetch(b: Binder, m: Modifiers) -> Step:
+    """``[map, {coordinates}]{, policy}``: no result, but the map must be one."""
+    machine, check_policy, box_of = b.machine, access.policy(b, m, 1), _boxes(b, m, 0)
+
+    def step(mask: Mask) -> None:
+        check_policy(mask)
+        for lanes, thread in each_thread(machine, mask):
+            box_of(lanes, thread)
+
+    return step
+
+
+def prefetch_map(b: Binder, m: Modifiers) -> Step:
+    """The map must be one."""
+    machine, map_of = b.machine, _maps(b, 0)
+
+    def step(mask: Mask) -> None:
+        for lanes, thread in each_thread(machine, mask):
+            map_of(lanes, thread)
+
+    return step
+
+
+# -- Maps -----------------------------------------------------------------------------------------
+
+
+def _maps(b: Binder, index: int) -> Callable[[AnyArray, tuple[int, int]], TensorMap]:
+    """The map of a thread, which a generic address points to: a parameter, or global memory."""
+    address, machine = access.wide_address(b, index), b.machine
+    decoded: dict[bytes, TensorMap] = {}
+
+    def find(lanes: AnyArray, thread: tuple[int, int]) -> TensorMap:
+        at = int(address()[thread])
+        if at % ALIGNMENT:
+            raise Fault(f"a tensor map at {at:#x}, which is no multiple of {ALIGNMENT}", lanes)
+        offset = at - WINDOWS["param"]
+        if 0 <= offset < SIZE:
+            encoded = machine.params[offset : offset + BYTES].tobytes()
+        else:
+            whole = np.uint64(at) + np.arange(0, BYTES, UNIT).astype(np.uint64)
+            encoded = in_name_of(
+                lanes, lambda: machine.global_memory.load(whole, UNIT, None)
+            ).tobytes()
+        found = decoded.get(encoded)
+        if found is None:
+            try:
+                found = decoded[encoded] = TensorMap.decode(encoded)
+            except ValueError as error:
+                raise Fault(f"no tensor map: {error}", lanes) from None
+        return found
+
+    return find
+
+
+def _boxes(b: Binder, m: Modifiers, index: int) -> Callable[[AnyArray, tuple[int, int]], Box]:
+    """The box of a thread, by an operand ``[map, {coordinates}]``."""
+    operand, rank = b.operand(index), int(m["dim"][0])
+    given = operand.coordinates if isinstance(operand, AddressOperand) else ()
+    if len(given) != rank:
+        raise b.refusal(f"a map of {rank} axes takes as many coordinates, not {len(given)}")
+    coordinates = [b.whole(each, TYPES["s32"]) for each in given]
+    map_of = _maps(b, index)
+
+    def find(lanes: AnyArray, thread: tuple[int, int]) -> Box:
+        found = map_of(lanes, thread)
+        if found.rank != rank:
+            raise Fault(f"a map of {found.rank} axes in a copy of {rank}", lanes)
+        return Box(found, tuple(int(each[thread]) for each in coordinates))
+
+    return find
+
+
+def _units(
+    machine: Machine, box: Box, addresses: AnyArray, lanes: AnyArray, thread: tuple[int, int]
+) -> AnyArray:
+    """Indices of the units of 16 bytes of shared memory that a thread's box takes."""
+    address = int(addresses[thread])
+    if address % _ALIGNED:
+        raise Fault(
+            f"a box at shared address {address:#x}, which is no multiple of {_ALIGNED}", lanes
+        )
+    count = np.full(machine.shape, box.map.box_bytes, np.uint32)
+    first = copy_bulk.units(machine, addresses, count, lanes)
+    units: AnyArray = int(first[thread]) + box.offsets(address) // UNIT
+    low, high = int(units.min()), int(units.max())
+    begin = int(first[thread])
+    if low < begin or high >= begin + box.map.box_bytes // UNIT:
+        raise Fault("a swizzled box that begins within its pattern", lanes)
+    return units
