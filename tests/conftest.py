@@ -3,6 +3,7 @@
 import gc
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,19 @@ def pytest_runtest_teardown() -> None:
     for plans in PLANS:
         if len(plans) > 16:
             plans.clear()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How much of the hardware's recorded results was compared; also where workers did it."""
+    total: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", ()):
+        total.update(dict(report.user_properties).get("replayed", {}))
+    if total:
+        terminalreporter.write_line(
+            f"recorded on hardware: {total['exact']:,} results of {total['forms']:,} instructions "
+            f"replayed exactly, {total['within']:,} within bounds; {total['excused']:,} known to "
+            f"deviate; unknown here {total['unknown']}, not recorded {total['missing']}"
+        )
 
 
 _HEADER = """

@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cuda.bindings import nvjitlink
 
-from cuevo.sim.instructions.table import Form
+from cuevo.sim.instructions.table import Form, Parameter
 
 DECLARATIONS = """
 .reg .pred p<10>; .reg .b16 h<20>; .reg .b32 r<20>; .reg .b64 d<20>; .reg .f32 f<20>;
 .reg .f64 g<20>; .param .align 16 .b8 given[64];
 """
-_BANKS = {
+BANKS = {
     "pred": "p",
     **dict.fromkeys(("b8", "u8", "s8", "b16", "u16", "s16", "f16", "bf16"), "h"),
     **dict.fromkeys(("b32", "u32", "s32", "f16x2", "bf16x2", "u16x2", "s16x2", "tf32"), "r"),
@@ -29,33 +30,57 @@ def chosen(form: Form, opcode: str) -> Mapping[str, str]:
     return {name: (text or "").lstrip(".:") for name, text in match.groupdict().items()}
 
 
-def statement(form: Form, opcode: str) -> str:
-    """The opcode with operands; those that may be missing are there."""
+@dataclass(frozen=True)
+class Place:
+    """What stands at one place of a statement."""
+
+    parameter: Parameter
+    scalar: str
+    """Its type; "" for an address, a constant, a label."""
+    registers: int
+    vector: bool
+    """Whether they stand in braces, be it only one."""
+
+
+def places(form: Form, opcode: str) -> list[Place]:
+    """The operands of the opcode; those that may be missing are there."""
     m = chosen(form, opcode)
-    default = m.get("type") or next((x for x in opcode.split(".")[::-1] if x in _BANKS), "b32")
-    used = 0
-    operands = []
+    default = m.get("type") or next((x for x in opcode.split(".")[::-1] if x in BANKS), "b32")
+    found = []
     for each in form.operands:
         if each.when and not m[each.when]:
             continue
         if each.constant is not None or each.address or each.type in _FIXED:
-            # Parameters of calls are known by name only.
-            of_call = opcode.startswith("st.param") or "param::func" in opcode
-            place = "[given]" if of_call else "[d19]"
-            if each.address and each.count:
-                axes = int(m[each.count][0])
-                place = "[d19, {" + ", ".join(f"r{10 + i}" for i in range(axes)) + "}]"
-            fixed = place if each.address else _FIXED.get(each.type) or str(each.constant)
-            operands.append(fixed)
+            found.append(Place(each, "", 0, False))
             continue
         scalar = each.type or ("pred" if each.name in "pq" else default)
         scalar = _WIDE[default] if scalar == "wide" else m.get(scalar, scalar)
         count = re.match(r"[vx]?(\d+)", m.get(each.count, each.count))
-        names = []
-        for _ in range(int(count[1]) if count else 1):
-            names.append(f"{_BANKS[scalar]}{used % 9}")
-            used += 1
-        if len(names) > 1 or each.count.isdigit() or each.count == "count":
+        registers = int(count[1]) if count else 1
+        vector = registers > 1 or each.count.isdigit() or each.count == "count"
+        found.append(Place(each, scalar, registers, vector))
+    return found
+
+
+def statement(form: Form, opcode: str) -> str:
+    """The opcode with operands; those that may be missing are there."""
+    used = 0
+    operands = []
+    for place in places(form, opcode):
+        each = place.parameter
+        if not place.scalar:
+            # Parameters of calls are known by name only.
+            of_call = opcode.startswith("st.param") or "param::func" in opcode
+            address = "[given]" if of_call else "[d19]"
+            if each.address and each.count:
+                axes = int(chosen(form, opcode)[each.count][0])
+                address = "[d19, {" + ", ".join(f"r{10 + i}" for i in range(axes)) + "}]"
+            fixed = address if each.address else _FIXED.get(each.type) or str(each.constant)
+            operands.append(fixed)
+            continue
+        names = [f"{BANKS[place.scalar]}{(used + i) % 9}" for i in range(place.registers)]
+        used += place.registers
+        if place.vector:
             operands.append("{" + ", ".join(names) + "}")
         else:
             operands.append(names[0] + (f"|p{used % 9}" if each.paired else ""))
