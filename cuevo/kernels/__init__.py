@@ -50,6 +50,7 @@ _REGISTRY = MappingProxyType(
 
 def registry() -> Mapping[str, ModuleType]:
     """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``MINIMUM_ARCH``, ``Config``,
-    ``values`` and ``violations``; and ``DEFAULTS``, where those of ``Config`` are no instance.
+    ``values`` and ``violations``; ``DEFAULTS``, where those of ``Config`` are no instance; and
+    ``ARCH``, where only one architecture runs it.
     """
     return _REGISTRY
