@@ -86,6 +86,9 @@ class Config(Staging):
     consumers: ClassVar[int] = 2
     """Warpgroups that multiply."""
     min_blocks: ClassVar[int] = 1
+    mma_k: ClassVar[int] = 16
+    """k of one instruction."""
+    splits: ClassVar[int] = 1
     BOX_BYTES: ClassVar[int] = 64 * 64 * 2
     """64 rows of 64 elements."""
 
