@@ -26,6 +26,11 @@ class Architecture:
     it.
     """
 
+    @property
+    def specific_name(self) -> str:
+        """The name that also gives what no other architecture has: "sm_90a" for "sm_90"."""
+        return f"sm_{self.number}a" if self.number >= 90 else self.name
+
 
 _KIB = 1024
 _LIMITS = {

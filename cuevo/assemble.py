@@ -80,6 +80,14 @@ def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.
     return cubin
 
 
+def target_for(kernel: RenderedKernel, arch: str) -> str:
+    """What to assemble `kernel` for on a device of `arch`: where the kernel's target is that very
+    architecture with what only it has, such as sm_90a, the target.
+    """
+    named = re.search(r"^\.target (sm_[0-9]+[af])\b", kernel.text, re.M)
+    return named[1] if named and named[1][:-1] == arch else arch
+
+
 # -- The assembler ---------------------------------------------------------------------------------
 
 

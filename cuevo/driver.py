@@ -27,7 +27,7 @@ from cuda.core import (
 )
 
 from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
-from cuevo.assemble import assemble
+from cuevo.assemble import assemble, target_for
 from cuevo.branch import Branch
 from cuevo.context import check, primary_context, relaxed_capture
 from cuevo.devices import DeviceInfo, devices, require_device, why_none
@@ -136,7 +136,7 @@ class DriverExecutor:
             with self._loading:
                 loaded = self._loaded.get(kernel.digest)
                 if loaded is None:
-                    cubin = assemble(kernel, self.arch)
+                    cubin = assemble(kernel, target_for(kernel, self.arch))
                     with relaxed_capture(f"loading {kernel.describe()} on {self.name}"):
                         loaded = DriverKernel(self.info, self.context, kernel, cubin)
                     self._loaded[kernel.digest] = loaded

@@ -6,8 +6,8 @@ A call that was made before with arrays of the same shapes, strides and types fi
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
-from struct import Struct
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,16 +35,13 @@ from cuevo.gemm_problem import (
     state_problem,
 )
 from cuevo.header import load_header
-from cuevo.kernels import gemm_sm70, gemm_sm75, gemm_sm80
+from cuevo.kernels import gemm_sm70, gemm_sm75, gemm_sm80, gemm_sm90a
 from cuevo.kernels.gemm import Config, Problem
 from cuevo.placement import architecture_of, executor_for
-from cuevo.plans import Launch, Plans, configure, load
+from cuevo.plans import Addresses, Launch, Plans, configure, load
 from cuevo.stream import LEGACY_DEFAULT, resolve_stream
 
 __all__ = ["RUNGS", "Rung", "gemm"]
-
-_POINTERS = Struct("<8Q")
-"""a, b, c, bias, scatter, d, partials, arrivals: the fields in front of the parameter block."""
 
 
 def gemm(
@@ -143,12 +140,16 @@ def gemm(
     return given if result is None else result
 
 
-class Rung(ladder.Rung[Problem, Config], Protocol):
+class Rung(ladder.Rung[Problem, Any], Protocol):
     """The host half of a kernel for matrix products."""
+
+    def addresses(
+        self, config: Any, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+    ) -> Addresses: ...
 
     def parameters(
         self,
-        config: Config,
+        config: Any,
         problem: Problem,
         *,
         a: ArrayView,
@@ -161,10 +162,10 @@ class Rung(ladder.Rung[Problem, Config], Protocol):
         beta: float,
         partials: ArrayView | None,
         arrivals: ArrayView | None,
-    ) -> dict[str, int | float]: ...
+    ) -> Mapping[str, Any]: ...
 
 
-RUNGS: tuple[Rung, ...] = (gemm_sm80, gemm_sm75, gemm_sm70)
+RUNGS: tuple[Rung, ...] = (gemm_sm90a, gemm_sm80, gemm_sm75, gemm_sm70)
 """The kernels for matrix products, from the highest architecture down."""
 
 
@@ -230,32 +231,47 @@ def _make_plan(
     kernel = ladder.rung(RUNGS, problem, architecture_of(place), config)
     chosen = configure(kernel, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
-    plan.launch = _Launch(kernel, loaded, chosen, problem, options, operands)
+    on_device = isinstance(place, DriverExecutor)
+    plan.launch = _Launch(kernel, loaded, chosen, problem, options, operands, on_device=on_device)
     return plan
 
 
 class _Launch(Launch):
-    __slots__ = ("config", "host_half", "options", "problem", "workspace")
+    __slots__ = ("config", "host_half", "on_device", "options", "problem", "workspace")
 
     def __init__(
         self,
         host_half: Rung,
         kernel: LoadedKernel,
-        config: Config,
+        config: Any,
         problem: Problem,
         options: _Options,
         operands: Operands,
+        *,
+        on_device: bool,
     ) -> None:
-        super().__init__(kernel, config, config.grid(problem), _POINTERS)
+        pointers = host_half.addresses(config, problem, operands.a, operands.b, on_device=on_device)
+        super().__init__(kernel, config, config.grid(problem), pointers)
         self.host_half = host_half
         self.config = config
         self.problem = problem
         self.options = options
+        self.on_device = on_device
         self.workspace = config.workspace(problem)
-        self.constants = self.constants_for(operands)
+        self.constants = self._constants(operands, pointers)
 
-    def constants_for(self, operands: Operands) -> bytes:
-        """What follows the addresses in the parameter block, for operands of these strides."""
+    def with_operands(self, operands: Operands) -> "_Launch":
+        """The same, for operands of these strides."""
+        pointers = self.host_half.addresses(
+            self.config, self.problem, operands.a, operands.b, on_device=self.on_device
+        )
+        other = copy(self)
+        other.pack_addresses = pointers.pack
+        other.constants = self._constants(operands, pointers)
+        return other
+
+    def _constants(self, operands: Operands, pointers: Addresses) -> bytes:
+        """What follows the addresses in the parameter block."""
         values = self.host_half.parameters(
             self.config,
             self.problem,
@@ -270,7 +286,7 @@ class _Launch(Launch):
             partials=None,
             arrivals=None,
         )
-        return load_header().kernels[self.host_half.NAME].pack(values)[_POINTERS.size :]
+        return load_header().kernels[self.host_half.NAME].pack(values)[pointers.size :]
 
 
 @dataclass(slots=True)
@@ -297,29 +313,28 @@ class _Plan:
         out: int | None,
         handle: int,
         queue: object,
-        constants: bytes | None = None,
+        launch: _Launch | None = None,
     ) -> DeviceArray | None:
         """The result, or None where it goes to address `out`.
 
-        `constants` stand for the plan's own where the operands have other strides.
+        `launch` stands for the plan's own where the operands have other strides.
         """
         result = None
         if out is None:
             result = place.empty(self.shape, self.out.dtype, queue)
             out = result.pointer
-        launch = self.launch
+        launch = launch or self.launch
         if launch is None:
             if self.is_zero:
                 target = replace(self.out, pointer=out) if result is None else result.view(handle)
                 place.fill(target, 0.0, handle)
             return result
-        constants = constants or launch.constants
         partials, arrivals = launch.workspace
         if not partials:
-            launch((*addresses, out, 0, 0), constants, handle)
+            launch((*addresses, out, 0, 0), launch.constants, handle)
             return result
         with _workspace(place, partials, arrivals, handle) as workspace:
-            launch((*addresses, out, *workspace), constants, handle)
+            launch((*addresses, out, *workspace), launch.constants, handle)
         return result
 
     def run_on_host_arrays(self, operands: Operands, is_new: bool) -> np.ndarray[Any, Any] | None:
@@ -351,9 +366,9 @@ class _Plan:
         # Copies may be packed: their strides are not those of the plan.
         target = operands.out if is_new else copied(operands.out)
         moved = operands.mapped(copied, target)
-        constants = launch.constants_for(moved)
         address = None if is_new else target.pointer
-        result = self.run(place, moved.addresses, address, handle, queue, constants)
+        other = launch.with_operands(moved)
+        result = self.run(place, moved.addresses, address, handle, queue, other)
         if result is not None:
             return copy_to_host(result.view(handle), handle)
         as_numpy(operands.out)[...] = copy_to_host(target, handle)

@@ -28,6 +28,8 @@ _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _OUT_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
 _FAR = 2**23
 """Bytes between rows at which a kernel counts some distances in 64 bits."""
+_MAPPED = 2**40
+"""Bytes between rows or batches that a tensor map cannot state."""
 _ALIGNMENT = 16
 _MOST_POSITIONS = 2**28
 """M, N, K or rows: their bytes are counted in 32 bits within a row."""
@@ -191,6 +193,7 @@ def state_problem(operands: Operands) -> Problem:
         c_alignment=_ALIGNMENT if c is None else _alignment("c", c),
         d_alignment=_alignment("out", out),
         far=any(abs(stride) >= _FAR for x in (a, b) for stride in x.strides[1:]),
+        mapped=all(_goes_forward(x) for x in (a, b)),
     )
 
 
@@ -320,6 +323,14 @@ def _one_contiguous(name: str, x: ArrayView) -> ArrayView:
         f"{name}: one of its last two axes must be contiguous, a stride of {size} bytes; their "
         f"strides are {row_step} and {column_step}"
     )
+
+
+def _goes_forward(x: ArrayView) -> bool:
+    """Whether no row begins at or before the one in front of it, and no batch before another."""
+    _, rows, columns = x.shape
+    stored = columns if has_columns(x) else rows
+    stride = x.strides[2 if has_columns(x) else 1]
+    return (stored == 1 or 0 < stride < _MAPPED) and 0 <= x.strides[0] < _MAPPED
 
 
 def has_columns(x: ArrayView) -> bool:

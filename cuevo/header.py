@@ -8,7 +8,7 @@ programs include it.
 import ctypes
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -121,13 +121,22 @@ class Struct:
         assert struct.calcsize(text) == self.size
         return text
 
-    def pack(self, values: Mapping[str, int | float]) -> bytes:
-        """The struct's bytes with each field from `values`; ValueError where names differ."""
+    def pack(self, values: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
+        """The struct's bytes with each field from `values`, that of an array a sequence; ValueError
+        where names differ.
+        """
         if values.keys() != self._offsets.keys():
             missing = ", ".join(self._offsets.keys() - values.keys()) or "none"
             foreign = ", ".join(values.keys() - self._offsets.keys()) or "none"
             raise ValueError(f"struct {self.name}: missing fields: {missing}; unknown: {foreign}")
-        return struct.pack(self.pack_format, *(values[field.name] for field in self.fields))
+        flat: list[int | float] = []
+        for field in self.fields:
+            value = values[field.name]
+            if issubclass(field.ctype, ctypes.Array):
+                flat.extend(value)  # type: ignore[arg-type]
+            else:
+                flat.append(value)  # type: ignore[arg-type]
+        return struct.pack(self.pack_format, *flat)
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,7 @@ def parse_header(text: str, file: str = f"ptx/{HEADER_NAME}") -> Header:
 
 def _read_struct(name: str, node: Any) -> Struct:
     members: list[tuple[str, Any]] = []
+    alignments: dict[str, int] = {}
     for declaration in node.decls:
         if not isinstance(declaration, c_ast.Decl) or declaration.name is None:
             raise _error(declaration, f"struct {name}: every member must have a name")
@@ -205,14 +215,51 @@ def _read_struct(name: str, node: Any) -> Struct:
                 "choose another one",
             )
         members.append((declaration.name, _read_type(declaration.type, name, declaration)))
+        alignments[declaration.name] = _read_alignment(declaration, name)
     if not members:
         raise _error(node, f"struct {name} has no members")
-    ctype = type(name, (ctypes.Structure,), {"_fields_": members})
+    padded, alignment = _with_padding(members, alignments)
+    ctype = type(name, (ctypes.Structure,), {"_fields_": padded})
     fields = tuple(
         Field(member, getattr(ctype, member).offset, ctypes.sizeof(kind), kind)
         for member, kind in members
     )
-    return Struct(name, ctypes.sizeof(ctype), ctypes.alignment(ctype), fields, ctype)
+    return Struct(name, ctypes.sizeof(ctype), alignment, fields, ctype)
+
+
+def _read_alignment(declaration: Any, struct_name: str) -> int:
+    """What ``_Alignas`` asks for; 1 where there is none."""
+    wanted = 1
+    for specifier in declaration.align or ():
+        value = getattr(specifier, "alignment", None)
+        number = int(value.value, 0) if isinstance(value, c_ast.Constant) else 0
+        if number < 1 or number & (number - 1):
+            raise _error(
+                declaration,
+                f"{struct_name}.{declaration.name}: _Alignas takes a literal power of two here",
+            )
+        wanted = max(wanted, number)
+    return wanted
+
+
+def _with_padding(
+    members: list[tuple[str, Any]], alignments: Mapping[str, int]
+) -> tuple[list[tuple[str, Any]], int]:
+    """The members with bytes between them that ``_Alignas`` asks for, which ctypes does not know;
+    and the alignment of the struct.
+    """
+    padded: list[tuple[str, Any]] = []
+    end, largest = 0, 1
+    for name, kind in [*members, ("", None)]:
+        alignment = largest if kind is None else max(ctypes.alignment(kind), alignments[name])
+        gap = -end % alignment
+        if gap and (kind is None or alignments[name] > ctypes.alignment(kind)):
+            padded.append((f"_padding_{end}", ctypes.c_uint8 * gap))
+        if kind is not None:
+            padded.append((name, kind))
+            end += gap + ctypes.sizeof(kind)
+            largest = max(largest, alignment)
+    return padded, largest
 
 
 def _read_type(node: Any, struct_name: str, declaration: Any) -> Any:

@@ -1,13 +1,15 @@
 """Which kernel of an operation runs: its rungs are kernels for one architecture and later each.
 
-The highest rung that the device and the problem satisfy wins. A configuration of a rung's own
-Config class names that rung, and so does the environment variable ``CUEVO_RUNG``, such as
-``CUEVO_RUNG=sm_75``; the configuration counts for more. A call that was made before keeps its plan,
-and with it the rung that was right then.
+The highest rung that the device and the problem satisfy wins, unless it defers to a lower one that
+is better at the problem. A configuration of a rung's own Config class names that rung, and so does
+the environment variable ``CUEVO_RUNG``, such as ``CUEVO_RUNG=sm_75``; the configuration counts for
+more. A mapping of fields is for rungs that have all of them. A call that was made before keeps its
+plan, and with it the rung that was right then.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
@@ -33,8 +35,9 @@ R = TypeVar("R", bound=Rung[Any, Any])
 def rung(rungs: Sequence[R], problem: object, arch: Architecture, config: object = None) -> R:
     """The rung for `problem` on `arch`.
 
-    rungs : of one operation, the highest first.
-    config : what the caller configures with, if anything; only an instance of a Config matters.
+    rungs : of one operation, the highest first. One with a function ``defers(problem, arch)`` is
+        passed over where that is true and a lower one serves.
+    config : what the caller configures with, if anything: an instance of a Config, or a mapping.
 
     Raises ValueError where no rung serves the problem, with every rung's objections, and for an
     environment variable that names no rung.
@@ -53,9 +56,13 @@ def rung(rungs: Sequence[R], problem: object, arch: Architecture, config: object
     forced = os.environ.get(ENVIRONMENT)
     if forced:
         return _forced(rungs, forced)
+    if isinstance(config, Mapping):
+        rungs = [each for each in rungs if config.keys() <= _names(each.Config)] or rungs
     objections = {each: _objections(each, problem, arch) for each in rungs}
-    for each, reasons in objections.items():
-        if not reasons:
+    serving = [each for each, reasons in objections.items() if not reasons]
+    for each in serving:
+        defers = getattr(each, "defers", None)
+        if defers is None or each is serving[-1] or not defers(problem, arch):
             return each
     lines = [f"  {each.NAME}: {'; '.join(reasons)}" for each, reasons in objections.items()]
     raise ValueError("\n".join([f"no kernel serves {problem} on {arch.name}:", *lines]))
@@ -69,6 +76,10 @@ def _forced(rungs: Sequence[R], name: str) -> R:
             f"{rungs[0].NAME.rpartition('_')[0]}; got {name!r}"
         )
     return found[name]
+
+
+def _names(config: Any) -> set[str]:
+    return {field.name for field in fields(config)}
 
 
 def _misfits(

@@ -67,13 +67,16 @@ def _sim(arch: str) -> SimExecutor:
 
 
 def architecture_of(place: Executor) -> Architecture:
-    """The limits of an executor's architecture; a present device's own numbers where there is
-    one.
+    """The limits of an executor's architecture; a present device's own numbers where there is one,
+    and its name with what only it has: "sm_90a".
     """
     limits = architecture(place.arch)
     if not isinstance(place, DriverExecutor):
         return limits
     info = place.info
     return replace(
-        limits, shared_per_block=info.shared_per_block_optin, multiprocessors=info.sm_count
+        limits,
+        name=limits.specific_name,
+        shared_per_block=info.shared_per_block_optin,
+        multiprocessors=info.sm_count,
     )

@@ -4,9 +4,8 @@ A plan is what a call has found out and the next call of its kind need not: the 
 launch geometry and its parameter block, in which only the addresses are new.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from struct import Struct
 from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
@@ -15,7 +14,7 @@ from cuevo.executor import Executor, LoadedKernel
 from cuevo.placement import architecture_of
 from cuevo.template import render
 
-__all__ = ["HostHalf", "KernelConfig", "Launch", "Plans", "configure", "load"]
+__all__ = ["Addresses", "HostHalf", "KernelConfig", "Launch", "Plans", "configure", "load"]
 
 _PLANS_KEPT = 1024
 
@@ -106,6 +105,15 @@ def load(
     return loaded, config
 
 
+class Addresses(Protocol):
+    """What packs the addresses of a call for the front of a parameter block, such as a Struct."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pack(self, *addresses: Any) -> bytes: ...
+
+
 class Launch:
     """A kernel, its launch geometry, and its parameter block but for the addresses in front."""
 
@@ -113,13 +121,14 @@ class Launch:
 
     constants: bytes
     """What follows the addresses."""
+    pack_addresses: Callable[..., bytes]
 
     def __init__(
         self,
         kernel: LoadedKernel,
         config: KernelConfig,
         grid: tuple[int, int, int],
-        addresses: Struct,
+        addresses: Addresses,
     ) -> None:
         """A launch without its constants.
 

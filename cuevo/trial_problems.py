@@ -109,8 +109,10 @@ def _backward(module: Any, config: Any, place: SimExecutor, rng: np.random.Gener
 
 def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
     m, n = config.block_m + _UNALIGNED, config.block_n + RAGGED
-    k = 2 * config.block_k * config.splits + (RAGGED if config.clear == "zfill" else 0)
-    if config.max_k:
+    k = 2 * config.block_k * getattr(config, "splits", 1)
+    if getattr(config, "clear", "zfill") == "zfill":
+        k += RAGGED
+    if getattr(config, "max_k", 0):
         k = min(k, config.max_k)
     if config.a_columns:
         m = config.block_m + RAGGED

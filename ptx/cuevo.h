@@ -315,4 +315,44 @@ void gemm_sm80(const gemm_params params);
 void gemm_sm75(const gemm_params params);
 void gemm_sm70(const gemm_params params);
 
+/* The same, of operands that a tensor map describes (cuevo.tensor_map). */
+typedef struct gemm_sm90a_params {
+    _Alignas(64) uint8_t a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
+    _Alignas(64) uint8_t b_map[128]; /* b [batch, k, n], likewise */
+    const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
+    const void *bias;       /* [n], type of d, contiguous; likewise */
+    const int64_t *scatter; /* [m], contiguous: row i of the product is row scatter[i] of c and d; likewise */
+    void *d;                /* [batch, m, n], fp16, bf16 or fp32, rows contiguous */
+
+    int64_t c_stride_batch;
+    int64_t d_stride_batch;
+    int64_t c_stride_row;
+    int64_t d_stride_row;
+
+    uint32_t m;
+    uint32_t n;
+    uint32_t k_tiles;   /* ceil(k / block_k), at least 1 */
+    uint32_t rows;      /* of c and d: m, or more with scatter; rows outside of it are not written */
+    uint32_t a_batched; /* 1; 0 where the map of a has one batch, which serves all */
+    uint32_t b_batched;
+    uint32_t works;     /* batch * tiles, below 2^31 */
+    uint32_t tiles_m;   /* ceil(m / block_m) */
+    uint32_t tiles;     /* tiles_m * ceil(n / block_n) */
+    uint32_t group;     /* raster * ceil(n / block_n) */
+    uint32_t last_rows; /* tile rows of the last group: tiles_m % raster, or raster */
+
+    /* Multipliers and shifts that divide by tiles, group and last_rows (lib/divide.ptx). */
+    uint32_t tiles_magic;
+    uint32_t tiles_shift;
+    uint32_t group_magic;
+    uint32_t group_shift;
+    uint32_t last_rows_magic;
+    uint32_t last_rows_shift;
+
+    float alpha;
+    float beta;
+} gemm_sm90a_params;
+
+void gemm_sm90a(const gemm_sm90a_params params);
+
 #endif

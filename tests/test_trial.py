@@ -35,6 +35,8 @@ INSTANCES = [
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
     ("gemm_sm80", SMALL + " dtype=f16 accumulate=f16 out_dtype=f16 max_k=96 layout=padded"),
+    ("gemm_sm90a", ""),
+    ("gemm_sm90a", "block_n=128 schedule=pingpong stages=3 out_dtype=f32"),
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
@@ -43,7 +45,7 @@ INSTANCES = [
 
 def instance(name: str, settings: str) -> tuple[ModuleType, Any, str]:
     module = registry()[name]
-    arch = f"sm_{module.MINIMUM_ARCH}"
+    arch = getattr(module, "ARCH", f"sm_{module.MINIMUM_ARCH}")
     return module, configure_kernel(module, settings.split(), [arch]), arch
 
 

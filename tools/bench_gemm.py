@@ -22,7 +22,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -228,11 +228,16 @@ PARTS = {
 
 
 def changes(label: str) -> dict[str, Any] | None:
-    """`stages=4,splits=2` as values; None for nothing."""
+    """`stages=4,splits=2` as values; None for nothing. Of the rungs whose Config has all of these
+    fields, the highest reads them.
+    """
     from cuevo.cli.settings import read_values, split_settings
-    from cuevo.kernels.gemm import Config
+    from cuevo.gemm import RUNGS
 
-    return read_values(Config, split_settings(label.split(","))) if label else None
+    settings = split_settings(label.split(",")) if label else {}
+    kinds = [rung.Config for rung in RUNGS]
+    fitting = (x for x in kinds if settings.keys() <= {each.name for each in fields(x)})
+    return read_values(next(fitting, kinds[-1]), settings) or None
 
 
 def cuevo_calls(

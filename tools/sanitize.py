@@ -143,6 +143,7 @@ class Product:
 
 
 _TILING = {"block_m": 64, "block_n": 64, "block_k": 32, "warp_m": 32, "warp_n": 32, "max_k": 0}
+_NARROW = {"block_n": 128, "stages": 6}
 PRODUCTS = (
     Product((1, 100, 72, 136), config={**_TILING, "stages": 2, "splits": 1}),
     Product((1, 128, 128, 256), config={**_TILING, "stages": 6, "splits": 1, "clear": "none"}),
@@ -161,6 +162,14 @@ PRODUCTS = (
     Product((1, 200, 260, 200), config={**_TILING, "warp_m": 64, "whole_steps": False}),
 )
 
+PRODUCTS_OF_SM_90A = (
+    Product((1, 200, 264, 200), config={"schedule": "cooperative"}),
+    Product((3, 300, 400, 72), c="float32", bias=True, config={"schedule": "cooperative"}),
+    Product((1, 136, 520, 136), columns=(True, True), config={"schedule": "pingpong"} | _NARROW),
+    Product((2, 200, 96, 64), scatter=True, config={"schedule": "pingpong"} | _NARROW),
+)
+"""For devices that have wgmma."""
+
 
 def run_parts(parts: Sequence[str], every: int | None) -> int:
     """Run the parts on the first device; 1 if a result is wrong."""
@@ -173,7 +182,8 @@ def run_parts(parts: Sequence[str], every: int | None) -> int:
     if "backward" in parts:
         wrong += [run_backward(case, types, rng) for case in served(BACKWARD)]
     if "gemm" in parts:
-        wrong += [run_product(case, types, rng) for case in served(PRODUCTS)]
+        more = PRODUCTS_OF_SM_90A if devices()[0].arch == "sm_90" else ()
+        wrong += [run_product(case, types, rng) for case in served((*PRODUCTS, *more))]
     wrong += [run_suite(suite, cases) for suite, cases in chosen(parts, every)]
     return int(any(wrong))
 

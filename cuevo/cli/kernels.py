@@ -182,7 +182,8 @@ def run_kernels(arguments: argparse.Namespace) -> int:
         print_json(listed)
         return EXIT_OK
     for kernel in listed:
-        print(f"{kernel['name']}, {kernel['lowest_arch']} and later: {kernel['summary']}")
+        later = "" if kernel["lowest_arch"].endswith("a") else " and later"
+        print(f"{kernel['name']}, {kernel['lowest_arch']}{later}: {kernel['summary']}")
         shown = table("parameter", "takes", "default", "meaning")
         for entry in kernel["parameters"]:
             default = "required" if "required" in entry else str(entry.get("default", ""))
@@ -193,8 +194,9 @@ def run_kernels(arguments: argparse.Namespace) -> int:
 
 
 def lowest_architecture(module: Any, least: int = 0) -> str:
-    """The lowest architecture that a kernel runs on, from sm_`least` on."""
-    return f"sm_{max(module.MINIMUM_ARCH, least)}"
+    """The lowest architecture that a kernel runs on, from sm_`least` on, or the only one."""
+    only: str | None = getattr(module, "ARCH", None)
+    return only or f"sm_{max(module.MINIMUM_ARCH, least)}"
 
 
 def run_render(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from cuevo.kernels import (
     gemm_sm70,
     gemm_sm75,
     gemm_sm80,
+    gemm_sm90a,
     key_bias_sm70,
     partial_sums_sm70,
 )
@@ -38,6 +39,7 @@ _REGISTRY = MappingProxyType(
             key_bias_sm70,
             partial_sums_sm70,
             attention_scores_sm80,
+            gemm_sm90a,
             gemm_sm80,
             gemm_sm75,
             gemm_sm70,
@@ -48,6 +50,7 @@ _REGISTRY = MappingProxyType(
 
 def registry() -> Mapping[str, ModuleType]:
     """Kernel name to host module, with ``NAME``, ``SUMMARY``, ``MINIMUM_ARCH``, ``Config``,
-    ``values`` and ``violations``; and ``DEFAULTS``, where those of ``Config`` are no instance.
+    ``values`` and ``violations``; ``DEFAULTS``, where those of ``Config`` are no instance; and
+    ``ARCH``, where only one architecture runs it.
     """
     return _REGISTRY

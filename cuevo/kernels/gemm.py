@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
@@ -44,10 +45,111 @@ class Problem:
     """Whether stored rows of a or b are 2^23 bytes apart or more: some distances within a tile then
     need 64 bits.
     """
+    mapped: bool = True
+    """Whether tensor maps (cuevo.tensor_map) describe a and b: a step from a row to the next, or
+    from a batch, is forward.
+    """
+
+
+class Staging:
+    """How an epilogue (lib/gemm.ptx) brings accumulators to rows of d: slab by slab, through shared
+    memory of each warp's own.
+    """
+
+    if TYPE_CHECKING:
+        # Of the configuration that is staged.
+        @property
+        def instruction(self) -> str: ...
+        @property
+        def accumulate(self) -> str: ...
+        @property
+        def out_dtype(self) -> str: ...
+        @property
+        def c(self) -> str: ...
+        @property
+        def bias(self) -> bool: ...
+        @property
+        def scatter(self) -> bool: ...
+        @property
+        def c_access(self) -> int: ...
+        @property
+        def d_access(self) -> int: ...
+        @property
+        def exact(self) -> bool: ...
+        @property
+        def slab_rows(self) -> int: ...
+        @property
+        def slab_columns(self) -> int: ...
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of an element of d while it is staged in shared memory: 4 as long as something is
+        to be added to it.
+        """
+        return 4 if self.c != "none" or self.bias else SIZES[self.out_dtype]
+
+    @property
+    def slab_pitch(self) -> int:
+        """Bytes from a staged row to the next: neighbouring rows begin in different banks."""
+        if self.instruction == "m8n8k4":
+            padding = 32 if (self.staged_bytes, self.accumulate) == (2, "f32") else 16
+        else:
+            padding = 32 if self.staged_bytes == 4 else 16
+        return self.slab_columns * self.staged_bytes + padding
+
+    @property
+    def slab_gap(self) -> int:
+        """Bytes left free after every 8 staged rows: rows of m8n8k4's lanes are 8 apart."""
+        return 64 if self.instruction == "m8n8k4" else 0
+
+    @property
+    def slab_bytes(self) -> int:
+        """Shared memory of a warp's slab."""
+        return self.slab_offset(self.slab_rows)
+
+    def slab_offset(self, row: int) -> int:
+        """Bytes from the beginning of a slab to a staged row."""
+        return row * self.slab_pitch + row // 8 * self.slab_gap
+
+    @property
+    def staged_run(self) -> int:
+        """Neighbouring columns of a lane that one store stages."""
+        packed = self.instruction == "m8n8k4" and self.accumulate == "f16"
+        return 16 // self.staged_bytes if packed else 2
+
+    def _output(self, name: str, dtype: str, access: int) -> OutputTile:
+        return OutputTile(
+            name,
+            threads=32,
+            columns=self.slab_columns,
+            rows=self.slab_rows,
+            element_bytes=SIZES[dtype],
+            width=16 // SIZES[self.out_dtype],
+            access=access,
+            exact=self.exact,
+            scatter=self.scatter,
+        )
+
+    @property
+    def d_tile(self) -> OutputTile:
+        """A slab of d in global memory."""
+        return self._output("d", self.out_dtype, self.d_access)
+
+    @property
+    def c_tile(self) -> OutputTile:
+        """A slab of c in global memory."""
+        return self._output("c", self.c, self.c_access)
+
+    @property
+    def c_slabs(self) -> int:
+        """Slabs of c that a warp has in registers: the next one is on its way, unless slabs are
+        those of m8n8k4, which are twice as high.
+        """
+        return 1 if self.instruction == "m8n8k4" else 2
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Staging):
     """One instance of a GEMM kernel; the template is given the whole of it."""
 
     block_m: int = 128
@@ -154,11 +256,14 @@ class Config:
         return 4 if self.instruction == "m8n8k4" else INSTRUCTIONS[self.instruction]
 
     @property
-    def staged_bytes(self) -> int:
-        """Bytes of an element of d while it is staged in shared memory: 4 as long as something is
-        to be added to it.
-        """
-        return 4 if self.c != "none" or self.bias else SIZES[self.out_dtype]
+    def slab_columns(self) -> int:
+        """Columns of d that a warp stages at a time: all of its own."""
+        return self.warp_n
+
+    @property
+    def staged_tiles(self) -> tuple[int, int]:
+        """Accumulator tiles of a warp along m and n, of which slabs are made."""
+        return self.mma.m_tiles, self.mma.n_tiles
 
     @property
     def slab_rows(self) -> int:
@@ -173,65 +278,6 @@ class Config:
     def slabs(self) -> int:
         """Slabs that a warp stores: its share of the warp tile."""
         return self.warp_m // self.slices // self.slab_rows
-
-    @property
-    def slab_pitch(self) -> int:
-        """Bytes from a staged row to the next: neighbouring rows begin in different banks."""
-        if self.instruction == "m8n8k4":
-            padding = 32 if (self.staged_bytes, self.accumulate) == (2, "f32") else 16
-        else:
-            padding = 32 if self.staged_bytes == 4 else 16
-        return self.warp_n * self.staged_bytes + padding
-
-    @property
-    def slab_gap(self) -> int:
-        """Bytes left free after every 8 staged rows: rows of m8n8k4's lanes are 8 apart."""
-        return 64 if self.instruction == "m8n8k4" else 0
-
-    @property
-    def slab_bytes(self) -> int:
-        """Shared memory of a warp's slab."""
-        return self.slab_offset(self.slab_rows)
-
-    def slab_offset(self, row: int) -> int:
-        """Bytes from the beginning of a slab to a staged row."""
-        return row * self.slab_pitch + row // 8 * self.slab_gap
-
-    @property
-    def staged_run(self) -> int:
-        """Neighbouring columns of a lane that one store stages."""
-        packed = self.instruction == "m8n8k4" and self.accumulate == "f16"
-        return 16 // self.staged_bytes if packed else 2
-
-    def _output(self, name: str, dtype: str, access: int) -> OutputTile:
-        return OutputTile(
-            name,
-            threads=32,
-            columns=self.warp_n,
-            rows=self.slab_rows,
-            element_bytes=SIZES[dtype],
-            width=16 // SIZES[self.out_dtype],
-            access=access,
-            exact=self.exact,
-            scatter=self.scatter,
-        )
-
-    @property
-    def d_tile(self) -> OutputTile:
-        """A slab of d in global memory."""
-        return self._output("d", self.out_dtype, self.d_access)
-
-    @property
-    def c_tile(self) -> OutputTile:
-        """A slab of c in global memory."""
-        return self._output("c", self.c, self.c_access)
-
-    @property
-    def c_slabs(self) -> int:
-        """Slabs of c that a warp has in registers: the next one is on its way, unless slabs are
-        those of m8n8k4, which are twice as high.
-        """
-        return 1 if self.instruction == "m8n8k4" else 2
 
     # -- Launch ------------------------------------------------------------------------------------
 
@@ -322,17 +368,22 @@ def violations(
         yield from _misfits(c, problem)
 
 
-def _misfits(c: Config, problem: Problem) -> Iterator[str]:
+def foreign(c: Any, problem: Problem, names: tuple[str, ...]) -> Iterator[str]:
+    """Why an instance was made for another problem: types, orders, and accesses of `names`."""
     follows = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")
     for name in follows:
         if getattr(c, name) != getattr(problem, name):
             yield f"is an instance for another {name}: {getattr(c, name)}"
-    for name in ("a", "b", "c", "d"):
+    for name in names:
         alignment = getattr(problem, f"{name}_alignment")
         if getattr(c, f"{name}_access") > alignment and (name != "c" or c.c != "none"):
             yield f"accesses {name} by more than the {alignment} bytes that its rows are aligned to"
-    if c.exact and problem.n % _whole(c):
+    if c.exact and problem.n % whole_access(c):
         yield f"rows of {problem.n} elements end within an access; exact must be False"
+
+
+def _misfits(c: Config, problem: Problem) -> Iterator[str]:
+    yield from foreign(c, problem, ("a", "b", "c", "d"))
     if c.max_k and problem.k > c.max_k:
         yield f"k = {problem.k} is above max_k = {c.max_k}"
     if c.clear != "zfill" and (problem.m % c.block_m or problem.n % c.block_n):
@@ -347,7 +398,7 @@ def _misfits(c: Config, problem: Problem) -> Iterator[str]:
         yield f"{c.splits} splits leave some without a K tile of k = {problem.k}"
 
 
-def _whole(c: Config) -> int:
+def whole_access(c: Staging) -> int:
     """Elements that every access of c and d is a divisor of."""
     d = c.d_access // SIZES[c.out_dtype]
     return max(d, 1 if c.c == "none" else c.c_access // SIZES[c.c])
@@ -370,7 +421,7 @@ def adapt(config: Config, problem: Problem) -> Config:
         d_access=min(config.d_access, problem.d_alignment),
         accumulate=config.accumulate if problem.dtype == "f16" else "f32",
     )
-    return replace(fitted, exact=problem.n % _whole(fitted) == 0)
+    return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
 
 
 def roomier(config: Config) -> Iterator[Config]:
@@ -445,6 +496,17 @@ def parameters(
         found[f"{name}_step_pass"] = stride * operand.pass_rows
         found[f"{name}_step_tile"] = along_k
     return found
+
+
+_ADDRESSES = Struct("<8Q")
+"""a, b, c, bias, scatter, d, partials, arrivals: the fields in front of the parameter block."""
+
+
+def addresses(
+    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+) -> Struct:
+    """What packs a call's addresses for the front of the parameter block."""
+    return _ADDRESSES
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm, gemm_choice, gemm_sm75
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, adapt, parameters, roomier, values
+from cuevo.kernels.gemm import Config, Problem, adapt, addresses, parameters, roomier, values
 
 __all__ = [
     "DEFAULTS",
@@ -16,6 +16,7 @@ __all__ = [
     "Config",
     "Problem",
     "adapt",
+    "addresses",
     "candidates",
     "choose",
     "parameters",

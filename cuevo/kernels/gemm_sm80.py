@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm, gemm_choice
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, Shape, adapt, parameters, roomier, values
+from cuevo.kernels.gemm import Config, Problem, Shape, adapt, addresses, parameters, roomier, values
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -14,6 +14,7 @@ __all__ = [
     "Config",
     "Problem",
     "adapt",
+    "addresses",
     "candidates",
     "choose",
     "parameters",

@@ -1,0 +1,495 @@
+"""Host half of ``ptx/gemm_sm90a.ptx``: what may be configured, what is chosen, its tensor maps."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from struct import Struct
+from typing import Any, ClassVar
+
+from cuevo.architectures import Architecture, architecture
+from cuevo.arrays import ArrayView
+from cuevo.division import magic
+from cuevo.kernels import choice, gemm_choice, gemm_sm80
+from cuevo.kernels.choice import cheapest
+from cuevo.kernels.gemm import SIZES, Problem, Staging, foreign, values, whole_access
+from cuevo.layouts import M16N8, Accumulator
+from cuevo.tensor_map import TensorMap
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "SUMMARY",
+    "Config",
+    "Problem",
+    "adapt",
+    "addresses",
+    "candidates",
+    "choose",
+    "defers",
+    "parameters",
+    "roomier",
+    "values",
+    "violations",
+]
+
+NAME = "gemm_sm90a"
+SUMMARY = "matrix product: tensor maps, mbarriers, wgmma, threadblocks that stay"
+MINIMUM_ARCH = 90
+ARCH = "sm_90a"
+"""Its instructions are those of one architecture, not of later ones."""
+
+SCHEDULES = ("cooperative", "pingpong")
+_BARRIER_BYTES = 8
+_SHARED_BYTES = architecture(ARCH).shared_per_block
+_MOST_WORKS = 2**31
+
+
+@dataclass(frozen=True)
+class Config(Staging):
+    """One instance; the template is given the whole of it."""
+
+    block_m: int = 128
+    """Rows of d of a tile: a multiple of 64 for each warpgroup that multiplies."""
+    block_n: int = 256
+    """Columns of d of a tile."""
+    stages: int = 4
+    """Shared-memory stages of a and b."""
+    schedule: str = "cooperative"
+    """What two warpgroups multiply: cooperative, the halves of one tile, or pingpong, a tile each,
+    so that one of them stores its tile while the other multiplies.
+    """
+    dtype: str = "bf16"
+    """Type of a and b: f16 or bf16."""
+    out_dtype: str = "bf16"
+    """Type of d and bias: f16, bf16 or f32."""
+    a_columns: bool = False
+    """The columns of a are contiguous."""
+    b_columns: bool = False
+    """The columns of b are contiguous."""
+    c: str = "none"
+    """Type of c: none, f16, bf16 or f32."""
+    bias: bool = False
+    scatter: bool = False
+    c_access: int = 16
+    """Bytes of a load of c."""
+    d_access: int = 16
+    """Bytes of a store of d."""
+    exact: bool = False
+    """Rows of c and d end with a whole access: no element needs a predicate of its own."""
+    raster: int = 16
+    """Tile rows that are walked together, for operands to stay in L2."""
+    blocks: int = 132
+    """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
+
+    block_k: ClassVar[int] = 64
+    """k of a stage: rows of 128 bytes, which is what swizzling spans."""
+    consumers: ClassVar[int] = 2
+    """Warpgroups that multiply."""
+    min_blocks: ClassVar[int] = 1
+    mma_k: ClassVar[int] = 16
+    """k of one instruction."""
+    splits: ClassVar[int] = 1
+    BOX_BYTES: ClassVar[int] = 64 * 64 * 2
+    """64 rows of 64 elements."""
+
+    def __post_init__(self) -> None:
+        choice.check_types(self)
+
+    # -- What the template takes from here ---------------------------------------------------------
+
+    @property
+    def instruction(self) -> str:
+        """The instruction of the product."""
+        return f"m64n{self.block_n}k16"
+
+    @property
+    def accumulate(self) -> str:
+        """Type of the accumulators."""
+        return "f32"
+
+    @property
+    def accumulator(self) -> Accumulator:
+        """How the accumulators of a warp lie: 16 rows of tiles side by side."""
+        return M16N8
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: the warpgroups that multiply, and a warp that asks for boxes."""
+        return 128 * self.consumers + 32
+
+    @property
+    def consumer_m(self) -> int:
+        """Rows of a tile that a warpgroup multiplies."""
+        return self.block_m if self.schedule == "pingpong" else self.block_m // self.consumers
+
+    @property
+    def products(self) -> int:
+        """wgmma of 64 rows that make those."""
+        return self.consumer_m // 64
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a lane."""
+        return self.products * self.block_n // 2
+
+    @property
+    def a_bytes(self) -> int:
+        """Of a stage."""
+        return 2 * self.block_m * self.block_k
+
+    @property
+    def b_bytes(self) -> int:
+        """Of a stage."""
+        return 2 * self.block_n * self.block_k
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of both operands."""
+        return self.a_bytes + self.b_bytes
+
+    @property
+    def a_boxes(self) -> int:
+        """Copies that fill a stage: one, or one for each 64 rows where columns are contiguous."""
+        return self.block_m // 64 if self.a_columns else 1
+
+    @property
+    def b_boxes(self) -> int:
+        """As of a."""
+        return 1 if self.b_columns else self.block_n // 64
+
+    @property
+    def slab_columns(self) -> int:
+        """Columns of d that a warp stages at a time. What is added to d takes registers, too."""
+        adds = self.c != "none" or self.bias
+        return 64 if adds or self.block_n % 128 else 128
+
+    @property
+    def slab_rows(self) -> int:
+        """Rows of a slab: as many as there is shared memory for beside the stages."""
+        return 16 if self.staged_bytes == 2 else 8
+
+    @property
+    def slabs(self) -> int:
+        """Slabs of the 16 rows of a warp."""
+        return 16 // self.slab_rows
+
+    @property
+    def staged_tiles(self) -> tuple[int, int]:
+        """Accumulator tiles along m and n of which slabs are made."""
+        return 1, self.slab_columns // 8
+
+    @property
+    def c_slabs(self) -> int:
+        """Slabs of c that a warp has in registers at a time."""
+        return 1
+
+    @property
+    def slabs_at(self) -> int:
+        """Where the slabs are in shared memory: behind the stages."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        """Where the barriers are: behind the slabs."""
+        return self.slabs_at + 4 * self.consumers * self.slab_bytes
+
+    # -- Launch ------------------------------------------------------------------------------------
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.barriers_at + 2 * self.stages * _BARRIER_BYTES
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """Tiles of d along m and n."""
+        return ceil(problem.m / self.block_m), ceil(problem.n / self.block_n)
+
+    def works(self, problem: Problem) -> int:
+        """Tiles of all batches."""
+        down, right = self.tiles(problem)
+        return problem.batch * down * right
+
+    def grid(self, problem: Problem) -> tuple[int, int, int]:
+        """Threadblocks of a launch, which share the tiles."""
+        return (min(self.works(problem), self.blocks), 1, 1)
+
+    def workspace(self, problem: Problem) -> tuple[int, int]:
+        """None: k is not split."""
+        return (0, 0)
+
+    # -- Tensor maps -------------------------------------------------------------------------------
+
+    def a_map(self, a: ArrayView) -> TensorMap:
+        """The map of a [B, M, K]: (k, m, batch), or (m, k, batch) where columns are contiguous."""
+        return _tensor_map(self.dtype, a, self.a_columns, 64 if self.a_columns else self.block_m)
+
+    def b_map(self, b: ArrayView) -> TensorMap:
+        """The map of b [B, K, N]: (n, k, batch), or (k, n, batch) where columns are contiguous."""
+        return _tensor_map(self.dtype, b, self.b_columns, self.block_n if self.b_columns else 64)
+
+
+def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
+    batch, rows, length = x.shape
+    stride = x.strides[1]
+    if columns:
+        rows, length, stride = length, rows, x.strides[2]
+    # What leads nowhere is any legal number.
+    along = stride if rows > 1 else -(-length * 2 // 16) * 16
+    batches = batch if x.strides[0] else 1
+    apart = x.strides[0] if batches > 1 else along * rows
+    return TensorMap(
+        dtype,
+        x.pointer,
+        (length, rows, batches),
+        (along, min(apart, 2**40 - 16)),
+        (64, box_rows, 1),
+        swizzle=128,
+        l2_promotion=256,
+    )
+
+
+def violations(c: Config, arch: Architecture, problem: Problem | None = None) -> tuple[str, ...]:
+    """Why `c` cannot run on `arch` (and serve `problem`); empty if it can."""
+    if arch.name != ARCH:
+        return (f"wgmma needs {ARCH}; this is {arch.name}",)
+    return tuple(_violations(c, arch, problem))
+
+
+def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    if c.dtype not in ("f16", "bf16") or c.out_dtype not in SIZES or c.c not in ("none", *SIZES):
+        yield f"types are f16, bf16 or f32 (f32: c and d only); got {c.dtype}, {c.out_dtype}, {c.c}"
+        return
+    if c.schedule not in SCHEDULES:
+        yield f"schedule must be cooperative or pingpong, not {c.schedule!r}"
+        return
+    if c.block_n not in (64, 128, 192, 256):
+        yield f"block_n must be 64, 128, 192 or 256, not {c.block_n}"
+        return
+    if c.consumer_m < 64 or c.consumer_m % 64 or c.block_m > 256:
+        yield (
+            "block_m is a multiple of 64 rows for each warpgroup that multiplies, 256 at most; "
+            f"a {c.schedule} {c.block_m} is not"
+        )
+        return
+    if c.accumulators > 128:
+        yield (
+            f"tiles of {c.consumer_m} x {c.block_n} take {c.accumulators} accumulators of a lane; "
+            "128 are the most"
+        )
+    for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
+        if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
+            yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
+            return
+    yield from c.d_tile.violations()
+    if not 2 <= c.stages <= 16:
+        yield f"stages must be 2 to 16, not {c.stages}"
+    if c.raster < 1:
+        yield f"raster must be positive, not {c.raster}"
+    if c.blocks < 1:
+        yield f"blocks must be positive, not {c.blocks}"
+    yield from choice.unfit(c, arch)
+    if problem is not None:
+        yield from _misfits(c, problem)
+
+
+def _misfits(c: Config, problem: Problem) -> Iterator[str]:
+    yield from foreign(c, problem, ("c", "d"))
+    for name in ("a", "b"):
+        alignment = getattr(problem, f"{name}_alignment")
+        if alignment < 16:
+            yield f"a tensor map needs rows aligned to 16 bytes; those of {name} are to {alignment}"
+    if not problem.mapped:
+        yield "a tensor map steps forward from row to row and batch to batch, by less than 2^40"
+    if problem.k < 1:
+        yield "a tensor map has at least one element along k"
+    if c.works(problem) >= _MOST_WORKS:
+        yield f"{c.works(problem)} tiles are not fewer than 2^31"
+
+
+def adapt(config: Config, problem: Problem) -> Config:
+    """`config` with the fields that follow from the problem set to fit it."""
+    fitted = replace(
+        config,
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+        a_columns=problem.a_columns,
+        b_columns=problem.b_columns,
+        c=problem.c,
+        bias=problem.bias,
+        scatter=problem.scatter,
+        c_access=min(config.c_access, problem.c_alignment) if problem.c != "none" else 16,
+        d_access=min(config.d_access, problem.d_alignment),
+    )
+    return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
+
+
+def roomier(config: Config) -> Iterator[Config]:
+    """`config`, then such with fewer accumulators."""
+    yield config
+    for block_n, stages in ((192, 5), (128, 6)):
+        if block_n < config.block_n:
+            fewer = replace(config, block_n=block_n, stages=stages)
+            yield with_room(fewer)
+
+
+def with_room(config: Config) -> Config:
+    """`config` with no more stages than there is shared memory for."""
+    each, rest = config.stage_bytes + 2 * _BARRIER_BYTES, config.slabs_at - config.shared_bytes
+    room = _SHARED_BYTES + rest + 2 * config.stages * _BARRIER_BYTES
+    return replace(config, stages=max(2, min(config.stages, room // each)))
+
+
+# -- Choice ----------------------------------------------------------------------------------------
+
+TILINGS = (
+    ((128, 256, 4, "cooperative"), 1.25),
+    ((128, 192, 5, "cooperative"), 1.15),
+    ((128, 128, 6, "cooperative"), 1.0),
+)
+"""block_m, block_n, stages, schedule; and the rate of multiply-adds as `gemm.Shape` counts it."""
+
+# As steps along k that take as long: see gemm_choice.
+_LAUNCH, _TILE = 200, 100
+
+
+def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    for (block_m, block_n, stages, schedule), speed in TILINGS:
+        if block_n > 192 and (problem.c != "none" or problem.bias):
+            continue  # What is added to d takes registers that so many accumulators leave none for.
+        yield adapt(Config(block_m, block_n, stages, schedule), problem), speed
+
+
+def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time in multiply-adds of one multiprocessor, as `gemm_choice.cost` counts them."""
+    tile = config.block_m * config.block_n
+    rounds = ceil(config.works(problem) / arch.multiprocessors)
+    loop = ceil(problem.k / config.block_k) * config.block_k * tile
+    return rounds * (loop / speed + tile * _TILE) + tile * _LAUNCH
+
+
+def choose(problem: Problem, arch: Architecture) -> Config:
+    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
+    chosen = cheapest(NAME, candidates(problem), violations, cost, problem, arch)
+    return replace(chosen, blocks=arch.multiprocessors)
+
+
+def defers(problem: Problem, arch: Architecture) -> bool:
+    """Whether ``gemm_sm80`` is estimated to be faster: it splits k, and has smaller tiles."""
+    own = _least_cost(candidates(problem), violations, cost, problem, arch)
+    other = _least_cost(
+        gemm_sm80.candidates(problem), gemm_sm80.violations, gemm_choice.cost, problem, arch
+    )
+    return other < own
+
+
+def _least_cost(
+    offered: Iterable[tuple[Any, float]],
+    objections: Callable[[Any, Architecture, Problem], Sequence[str]],
+    estimate: Callable[[Any, float, Problem, Architecture], float],
+    problem: Problem,
+    arch: Architecture,
+) -> float:
+    return min(
+        (
+            estimate(config, speed, problem, arch)
+            for config, speed in offered
+            if not objections(config, arch, problem)
+        ),
+        default=inf,
+    )
+
+
+# -- Launch ----------------------------------------------------------------------------------------
+
+
+def parameters(
+    config: Config,
+    problem: Problem,
+    *,
+    a: ArrayView,
+    b: ArrayView,
+    d: ArrayView,
+    alpha: float,
+    beta: float = 0.0,
+    c: ArrayView | None = None,
+    bias: ArrayView | None = None,
+    scatter: ArrayView | None = None,
+    partials: ArrayView | None = None,
+    arrivals: ArrayView | None = None,
+) -> dict[str, int | float | bytes]:
+    """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
+
+    a [B, M, K], b [B, K, N]; c and d [B, rows, N]; any batch stride, zero too.
+    """
+    down, right = config.tiles(problem)
+    found: dict[str, int | float | bytes] = {
+        "a_map": config.a_map(a).encode_for_executor(),
+        "b_map": config.b_map(b).encode_for_executor(),
+        "c": c.pointer if c else 0,
+        "bias": bias.pointer if bias else 0,
+        "scatter": scatter.pointer if scatter else 0,
+        "d": d.pointer,
+        "c_stride_batch": c.strides[0] if c else 0,
+        "d_stride_batch": d.strides[0],
+        "c_stride_row": c.strides[1] if c else 0,
+        "d_stride_row": d.strides[1],
+        "m": problem.m,
+        "n": problem.n,
+        "k_tiles": ceil(problem.k / config.block_k),
+        "rows": d.shape[1],
+        "a_batched": int(a.strides[0] != 0),
+        "b_batched": int(b.strides[0] != 0),
+        "works": config.works(problem),
+        "tiles_m": down,
+        "tiles": down * right,
+        "group": config.raster * right,
+        "last_rows": down % config.raster or config.raster,
+        "alpha": alpha,
+        "beta": beta,
+    }
+    for name in ("tiles", "group", "last_rows"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(str(found[name])))
+    return found
+
+
+_FRONT = Struct("<128s128s4Q")
+_MAPS_KEPT = 256
+
+
+class _Front:
+    """What packs a call's addresses, and the tensor maps that they make, for the front of the
+    parameter block.
+    """
+
+    size = _FRONT.size
+
+    def __init__(self, a_map: TensorMap, b_map: TensorMap, *, on_device: bool) -> None:
+        self._maps = a_map, b_map
+        self._on_device = on_device
+        self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+
+    def pack(self, *addresses: int) -> bytes:
+        """Of a, b, c, bias, scatter, d, partials, arrivals."""
+        a, b, c, bias, scatter, d, _, _ = addresses
+        maps = self._encoded.get((a, b))
+        if maps is None:
+            if len(self._encoded) >= _MAPS_KEPT:
+                self._encoded.clear()
+            maps = self._encoded[a, b] = self._encode(0, a), self._encode(1, b)
+        return _FRONT.pack(*maps, c, bias, scatter, d)
+
+    def _encode(self, which: int, address: int) -> bytes:
+        described = replace(self._maps[which], pointer=address)
+        if self._on_device:
+            return described.encode_for_driver()
+        return described.encode_for_executor()
+
+
+def addresses(
+    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+) -> _Front:
+    """What packs a call's addresses for the front of the parameter block; maps of the same
+    addresses are encoded once.
+    """
+    return _Front(config.a_map(a), config.b_map(b), on_device=on_device)
