@@ -317,8 +317,8 @@ void gemm_sm70(const gemm_params params);
 
 /* The same, of operands that a tensor map describes (cuevo.tensor_map). */
 typedef struct gemm_sm90a_params {
-    _Alignas(64) uint8_t a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
-    _Alignas(64) uint8_t b_map[128]; /* b [batch, k, n], likewise */
+    uint8_t _Alignas(64) a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
+    uint8_t _Alignas(64) b_map[128]; /* b [batch, k, n], likewise */
     const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
     const void *bias;       /* [n], type of d, contiguous; likewise */
     const int64_t *scatter; /* [m], contiguous: row i of the product is row scatter[i] of c and d; likewise */
