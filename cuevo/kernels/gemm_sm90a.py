@@ -205,7 +205,7 @@ class Config(Staging):
         return self.barriers_at + 2 * self.stages * _BARRIER_BYTES
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tiles of d along m and n; along m a multiple of the cluster, so that some may be empty."""
+        """Tiles of d along m and n; along m a multiple of the cluster: some may be empty."""
         down = ceil(problem.m / (self.block_m * self.cluster)) * self.cluster
         return down, ceil(problem.n / self.block_n)
 
