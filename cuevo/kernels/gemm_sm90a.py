@@ -197,12 +197,17 @@ class Config(Staging):
         """Where the barriers are: behind the slabs."""
         return self.slabs_at + 4 * self.consumers * self.slab_bytes
 
+    @property
+    def barriers(self) -> int:
+        """Two for each stage, and one for each warpgroup where they take turns."""
+        return 2 * self.stages + (self.consumers if self.schedule == "pingpong" else 0)
+
     # -- Launch ------------------------------------------------------------------------------------
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory."""
-        return self.barriers_at + 2 * self.stages * _BARRIER_BYTES
+        return self.barriers_at + self.barriers * _BARRIER_BYTES
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of d along m and n; along m a multiple of the cluster: some may be empty."""
@@ -346,8 +351,8 @@ def roomier(config: Config) -> Iterator[Config]:
 
 def with_room(config: Config) -> Config:
     """`config` with no more stages than there is shared memory for."""
-    each, rest = config.stage_bytes + 2 * _BARRIER_BYTES, config.slabs_at - config.shared_bytes
-    room = _SHARED_BYTES + rest + 2 * config.stages * _BARRIER_BYTES
+    each = config.stage_bytes + 2 * _BARRIER_BYTES
+    room = _SHARED_BYTES - (config.shared_bytes - config.stages * each)
     return replace(config, stages=max(2, min(config.stages, room // each)))
 
 
