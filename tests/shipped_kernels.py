@@ -17,6 +17,7 @@ which names those that spill and takes three quarters of an hour on two cores.
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, product
 from multiprocessing import Pool
 from pathlib import Path
@@ -32,6 +33,7 @@ from cuevo.kernels import (
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     gemm_sm80,
+    gemm_sm90a,
     key_bias_sm70,
     partial_sums_sm70,
 )
@@ -39,6 +41,7 @@ from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.gemm import Config as GemmConfig
 from cuevo.kernels.gemm import Problem as GemmProblem
+from cuevo.kernels.gemm_sm90a import Config as WgmmaConfig
 from cuevo.template import RenderedKernel, render
 
 PINS = Path(__file__).parent / "kernels" / "shipped.json"
@@ -232,6 +235,30 @@ def product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 yield f"gemm-{name}", gemm_sm80.NAME, gemm_sm80.values(config)
 
 
+def wgmma_configurations(order: int, kind: int, dtype: str) -> list[WgmmaConfig]:
+    """As `product_configurations`, of `gemm_sm90a`; pairs of warpgroups that take turns, too."""
+    c, bias, scatter, out, alignment, _ = PRODUCTS[kind]
+    types = {"own": dtype, "none": "none", "f32": "f32"}
+    problem = GemmProblem(
+        1, 1000, 1000 + (alignment == 2), 1000, dtype, types[out], *ORDERS[order], types[c],
+        bias, scatter, 16, 16, max(alignment, 4), max(alignment, 4),
+    )  # fmt: skip
+    found = [config for config, _ in gemm_sm90a.candidates(problem)]
+    turns = [replace(x, schedule="pingpong", stages=4) for x in found if x.block_n == 128]
+    return [*found, *(turns if (c, bias) == ("none", False) else ())]
+
+
+def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of half of the products of `gemm_sm90a`."""
+    for order, kind in product(range(len(ORDERS)), range(len(PRODUCTS))):
+        dtype = ("bf16", "f16")[(order + kind) % 2]
+        for index, config in enumerate(wgmma_configurations(order, kind, dtype)):
+            if (index + order + kind) % 2 == 0:
+                tiling = f"{config.block_m}x{config.block_n}-{config.stages}-{config.schedule}"
+                name = f"wgmma-{tiling}-order{order}-kind{kind}"
+                yield f"gemm-{name}", gemm_sm90a.NAME, gemm_sm90a.values(config)
+
+
 def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
     for name, kernel, values in instances(head_dim):
         yield name, render(kernel, values)
@@ -250,6 +277,11 @@ def gradient_digests(head_dim: int) -> dict[str, str]:
 def product_digests() -> dict[str, str]:
     """As `digests`, for the products."""
     return _digests(product_instances())
+
+
+def wgmma_digests() -> dict[str, str]:
+    """As `digests`, for `wgmma_instances`."""
+    return _digests(wgmma_instances())
 
 
 def rung_digests() -> dict[str, str]:
@@ -273,6 +305,14 @@ def spilling_products(case: tuple[str, int, int, str], step: int = 1) -> tuple[i
     arch, order, kind, dtype = case
     configs = product_configurations(order, kind, dtype)
     return _spilling(gemm_sm80, configs[(order + kind) % step :: step], arch)
+
+
+def spilling_wgmma(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
+    """As `spilling_products`, of `gemm_sm90a`, where this is its architecture."""
+    arch, order, kind, dtype = case
+    if arch != "sm_90":
+        return 0, 0, []
+    return _spilling(gemm_sm90a, wgmma_configurations(order, kind, dtype), gemm_sm90a.ARCH)
 
 
 def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
@@ -322,9 +362,10 @@ def report_spills(archs: list[str]) -> int:
         gradients = product(*kinds, range(len(GRADIENT_BIASES)))
         runs, helped = 0, 0
         with Pool() as pool:
-            products = product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))
+            products = [*product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))]
             for count, more, spilt in chain(
                 pool.imap_unordered(spilling_products, products),
+                pool.imap_unordered(spilling_wgmma, products),
                 pool.imap_unordered(spilling, cases),
                 pool.imap_unordered(spilling_gradients, gradients),
             ):
@@ -341,7 +382,7 @@ def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim) | gradient_digests(head_dim)
-    found |= product_digests() | rung_digests() | memory_digests()
+    found |= product_digests() | wgmma_digests() | rung_digests() | memory_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 

@@ -78,6 +78,10 @@ class Config(Staging):
     """Rows of c and d end with a whole access: no element needs a predicate of its own."""
     raster: int = 16
     """Tile rows that are walked together, for operands to stay in L2."""
+    cluster: int = 1
+    """Threadblocks, 1, 2 or 4, whose tiles lie on top of each other, and which share what they read
+    of b.
+    """
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
 
@@ -193,16 +197,22 @@ class Config(Staging):
         """Where the barriers are: behind the slabs."""
         return self.slabs_at + 4 * self.consumers * self.slab_bytes
 
+    @property
+    def barriers(self) -> int:
+        """Two for each stage, and one for each warpgroup where they take turns."""
+        return 2 * self.stages + (self.consumers if self.schedule == "pingpong" else 0)
+
     # -- Launch ------------------------------------------------------------------------------------
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory."""
-        return self.barriers_at + 2 * self.stages * _BARRIER_BYTES
+        return self.barriers_at + self.barriers * _BARRIER_BYTES
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tiles of d along m and n."""
-        return ceil(problem.m / self.block_m), ceil(problem.n / self.block_n)
+        """Tiles of d along m and n; along m a multiple of the cluster: some may be empty."""
+        down = ceil(problem.m / (self.block_m * self.cluster)) * self.cluster
+        return down, ceil(problem.n / self.block_n)
 
     def works(self, problem: Problem) -> int:
         """Tiles of all batches."""
@@ -211,7 +221,8 @@ class Config(Staging):
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the tiles."""
-        return (min(self.works(problem), self.blocks), 1, 1)
+        most = max(self.blocks // self.cluster, 1) * self.cluster
+        return (min(self.works(problem), most), 1, 1)
 
     def workspace(self, problem: Problem) -> tuple[int, int]:
         """None: k is not split."""
@@ -225,7 +236,8 @@ class Config(Staging):
 
     def b_map(self, b: ArrayView) -> TensorMap:
         """The map of b [B, K, N]: (n, k, batch), or (k, n, batch) where columns are contiguous."""
-        return _tensor_map(self.dtype, b, self.b_columns, self.block_n if self.b_columns else 64)
+        rows = self.block_n // self.cluster if self.b_columns else 64
+        return _tensor_map(self.dtype, b, self.b_columns, rows)
 
 
 def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
@@ -283,8 +295,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     yield from c.d_tile.violations()
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
-    if c.raster < 1:
-        yield f"raster must be positive, not {c.raster}"
+    if c.cluster not in (1, 2, 4):
+        yield f"cluster must be 1, 2 or 4, not {c.cluster}"
+        return
+    if c.raster < 1 or c.raster % c.cluster:
+        yield f"raster must be positive, and a multiple of the cluster; got {c.raster}"
+    if c.block_n // 64 % c.cluster:
+        yield f"{c.cluster} threadblocks do not share the {c.block_n // 64} boxes of b"
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.unfit(c, arch)
@@ -334,8 +351,8 @@ def roomier(config: Config) -> Iterator[Config]:
 
 def with_room(config: Config) -> Config:
     """`config` with no more stages than there is shared memory for."""
-    each, rest = config.stage_bytes + 2 * _BARRIER_BYTES, config.slabs_at - config.shared_bytes
-    room = _SHARED_BYTES + rest + 2 * config.stages * _BARRIER_BYTES
+    each = config.stage_bytes + 2 * _BARRIER_BYTES
+    room = _SHARED_BYTES - (config.shared_bytes - config.stages * each)
     return replace(config, stages=max(2, min(config.stages, room // each)))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cuevo.assemble import LOWEST_ARCH, assemble
 from cuevo.cli import main
-from cuevo.cli.kernels import render_kernel
+from cuevo.cli.kernels import lowest_architecture, render_kernel
 from cuevo.kernels import evoformer_forward_sm80, registry
 from cuevo.template import render
 
@@ -53,7 +53,7 @@ def test_the_table_of_kernels_has_the_same(capsys):
 @every_kernel
 def test_defaults_are_an_instance_of_the_kernel(name, capsys):
     module = registry()[name]
-    config, rendered = render_kernel(module, needed(name), [f"sm_{module.MINIMUM_ARCH}"])
+    config, rendered = render_kernel(module, needed(name), [lowest_architecture(module)])
     assert rendered.text.count(".visible .entry") == 1
     assert main(["kernels", "--json"]) == 0
     (listed,) = (x for x in json.loads(capsys.readouterr().out) if x["name"] == name)
@@ -114,7 +114,7 @@ def test_the_default_architecture_is_one_that_the_assembler_knows(name, capsys):
     settings = [word for setting in needed(name) for word in ("--set", setting)]
     assert main(["assemble", name, *settings, "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out)
-    assert report["arch"] == f"sm_{max(LOWEST_ARCH, registry()[name].MINIMUM_ARCH)}"
+    assert report["arch"] == lowest_architecture(registry()[name], LOWEST_ARCH)
 
 
 def test_an_architecture_that_the_assembler_does_not_know_is_refused(capsys):

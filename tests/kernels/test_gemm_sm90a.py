@@ -190,6 +190,26 @@ def test_every_bit_on_a_device(executor: DriverExecutor, case: GemmCase) -> None
     check(case, executor)
 
 
+CLUSTERS = (
+    dict(cluster=2),
+    dict(cluster=4, raster=4),
+    dict(cluster=2, block_m=256, block_n=128, raster=2),
+    dict(cluster=2, block_n=128, stages=3, schedule="pingpong", blocks=7),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", CLUSTERS, ids=str)
+@pytest.mark.parametrize("case", CASES[::6], ids=name)
+def test_clusters_on_a_device(
+    executor: DriverExecutor, case: GemmCase, settings: dict[str, Any]
+) -> None:
+    if executor.arch != "sm_90":
+        pytest.skip(f"the kernel is for sm_90a; this is {executor.arch}")
+    tiling = dict(block_m=128, block_n=256, stages=3, schedule="cooperative") | settings
+    check(replace(case, settings=tuple(tiling.items())), executor)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES[::3], ids=name)
 def test_near_float64_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
@@ -301,7 +321,10 @@ PROBLEM = Problem(1, 500, 500, 500, "bf16", "bf16")
         (dict(d_access=32), "d_access must be 16, 8, 4 or 2, and at least an element; got 32"),
         (dict(stages=1), "stages must be 2 to 16, not 1"),
         (dict(stages=8), "bytes of shared memory; a block of sm_90a has 232448"),
-        (dict(raster=0), "raster must be positive, not 0"),
+        (dict(raster=0), "raster must be positive, and a multiple of the cluster; got 0"),
+        (dict(cluster=2, raster=3), "a multiple of the cluster; got 3"),
+        (dict(cluster=3), "cluster must be 1, 2 or 4, not 3"),
+        (dict(cluster=4), "4 threadblocks do not share the 2 boxes of b"),
         (dict(blocks=0), "blocks must be positive, not 0"),
         (dict(a_columns=True), "is an instance for another a_columns: True"),
         (dict(d_access=16), None),

@@ -122,6 +122,14 @@ def test_the_code_of_products_is_the_one_that_was_pinned() -> None:
 
 
 @unit
+def test_the_code_of_products_by_wgmma_is_the_one_that_was_pinned() -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = shipped.wgmma_digests()
+    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
+    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
+
+
+@unit
 def test_the_code_of_the_kernels_that_only_move_and_add_is_the_one_that_was_pinned() -> None:
     pinned = json.loads(shipped.PINS.read_text())
     found = shipped.memory_digests()
@@ -141,6 +149,7 @@ def test_the_code_of_the_lower_rungs_is_the_one_that_was_pinned() -> None:
 def test_nothing_else_is_pinned() -> None:
     names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
     names += [name for name, _, _ in shipped.product_instances()]
+    names += [name for name, _, _ in shipped.wgmma_instances()]
     names += [name for name, _, _ in shipped.rung_instances()]
     names += [name for name, _, _ in shipped.memory_instances()]
     names += [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.gradient_instances(d)]
