@@ -218,7 +218,9 @@ def test_tf32_is_cut_off() -> None:
     assert single([(1 + 2.0**-10 + 2.0**-11, 1)], 0, 90, TF32) == np.float32(1 + 2.0**-10)
     nearly = np.uint32(0x7F800001).view(np.float32)
     assert single([(nearly, 1)], 0, 90, TF32) == np.inf
-    assert single([(np.uint32(0x7F802000).view(np.float32), 1)], 0, 90, TF32).view("u4") == 2**31 - 1
+    assert (
+        single([(np.uint32(0x7F802000).view(np.float32), 1)], 0, 90, TF32).view("u4") == 2**31 - 1
+    )
     # 2^-149 is below the last bit; 2^-136 is not.
     assert single([(2.0**-149, 2.0**126)], 0, 90, TF32) == 0
     assert single([(2.0**-136, 2.0**126)], 0, 90, TF32) == np.float32(2.0**-10)
