@@ -45,6 +45,8 @@ class Flow:
         self._start = start
         self._block = block_of_warp
         self._on_barrier = on_barrier
+        self.on_exit: Callable[[Mask], None] | None = None
+        """Called with the lanes that are about to exit."""
         self._blocks = int(block_of_warp[-1]) + 1
         warps = exists.shape[1]
         self.alive: AnyArray = exists.copy()
@@ -139,6 +141,8 @@ class Flow:
         )
 
     def exit(self, mask: Mask) -> None:
+        if self.on_exit is not None:
+            self.on_exit(mask)
         if mask is None:
             self.alive.fill(False)
         else:

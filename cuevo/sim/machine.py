@@ -7,6 +7,7 @@ chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from cuevo.sim.global_memory import GlobalMemory
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
 from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
+from cuevo.sim.warpgroups import Warpgroups
 
 LANES = 32
 MULTIPROCESSORS = 132
@@ -91,6 +93,8 @@ class Machine:
         self.shared.reset()
         self.local.reset()
         self.copies.reset()
+        if "warpgroups" in vars(self):
+            self.warpgroups.reset()
         for flags in self.written.values():
             flags.fill(False)
         x, y, _ = self.geometry.grid
@@ -100,6 +104,11 @@ class Machine:
         ):
             self.special[f"%ctaid.{axis}"][...] = value
         self.special["%smid"][...] = number % MULTIPROCESSORS
+
+    @cached_property
+    def warpgroups(self) -> Warpgroups:
+        """Made for kernels that have wgmma; the others pay nothing for it."""
+        return Warpgroups(self)
 
     def tick(self) -> None:
         """Time goes on: each look at a clock finds it further."""

@@ -115,6 +115,14 @@ class SharedMemory:
         self._state[size][indices] = _unit(size, _VALID)
         self.races.landed(indices, size, threads)
 
+    def begin_async_read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """A wgmma begins to read units at `indices`, (32, warps) as `indices` gives them, for the
+        warps of the lanes in `mask`.
+        """
+
+    def end_async_read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """Warps have waited for what `begin_async_read` was told, perhaps some of them only."""
+
     def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
         if mask is not None:
             indices, values = indices[mask], values[mask]
