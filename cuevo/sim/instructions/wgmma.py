@@ -90,8 +90,10 @@ def _operands(b: Binder, m: Modifiers) -> _Operands:
         raise b.refusal(f"imm-scale is 1 or -1, not {scales}")
     if any(each not in (0, 1) for each in transpositions):
         raise b.refusal(f"imm-trans is 0 or 1, not {transpositions}")
-    mn_major_a = bool(transpositions[0]) if len(transpositions) == 2 else False
-    mn_major_b = bool(transpositions[-1]) if transpositions else False
+    if transpositions and len(transpositions) != (1 if a else 2):
+        raise b.refusal("imm-trans-a is there if A is in shared memory, and only then")
+    mn_major_a = len(transpositions) == 2 and bool(transpositions[0])
+    mn_major_b = bool(transpositions) and bool(transpositions[-1])
     return _Operands(d, a, scales[0] != scales[1], mn_major_a, mn_major_b)
 
 
