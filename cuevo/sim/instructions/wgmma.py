@@ -76,7 +76,9 @@ class _Operands:
 
 
 def _operands(b: Binder, m: Modifiers) -> _Operands:
-    d = _registers(b, b.vector(b.operand(0), int(m["n"]) // (4 if m["d"] == "f16" else 2)))
+    packed = m["d"] == "f16"
+    floats = () if packed else ("f32",)
+    d = _registers(b, b.vector(b.operand(0), int(m["n"]) // (4 if packed else 2)), *floats)
     first = b.operand(1)
     a = _registers(b, b.vector(first, 4)) if isinstance(first, VectorOperand) else ()
     slots = [operand.register.slot for operand in d]
@@ -97,10 +99,18 @@ def _operands(b: Binder, m: Modifiers) -> _Operands:
     return _Operands(d, a, scales[0] != scales[1], mn_major_a, mn_major_b)
 
 
-def _registers(b: Binder, operands: Sequence[Operand]) -> tuple[RegisterOperand, ...]:
+def _registers(b: Binder, operands: Sequence[Operand], *types: str) -> tuple[RegisterOperand, ...]:
+    """Registers of bits, or of one of `types`; mma is not that particular."""
     found = tuple(each for each in operands if isinstance(each, RegisterOperand))
     if len(found) != len(operands):
         raise b.refusal("the fragments of wgmma must be registers")
+    for each in found:
+        declared = each.register.type
+        if declared.kind != "b" and declared.name not in types:
+            wanted = " or ".join(f".{name}" for name in ("b32", *types))
+            raise b.refusal(
+                f"{each.register.name} is declared .{declared.name}; wgmma needs {wanted} here"
+            )
     return found
 
 
@@ -174,6 +184,8 @@ def _scale(b: Binder, slots: list[int]) -> Callable[[], AnyArray]:
     """scale-d, and with it whether the accumulators are read."""
     operand = b.operand(3)
     if isinstance(operand, IntegerOperand):
+        if operand.value not in (0, 1):
+            raise b.refusal(f"scale-d is a predicate, or 0 or 1, not {operand.value}")
         fixed = np.full(b.machine.shape, bool(operand.value))
         if operand.value:
             b.reads.update(slots)
@@ -187,7 +199,7 @@ def _a_of_registers(
     b: Binder, operands: tuple[RegisterOperand, ...], dtype: AnyDType
 ) -> Callable[[AnyArray | None], AnyArray]:
     """A as patterns (16, depth, warps), of some warps or of all."""
-    registers = [b.source(each, TYPES["u32"]) for each in operands]
+    registers = [b.source(each, TYPES["b32"]) for each in operands]
     fragment = MMA_M16N8K8_A_TF32 if dtype == TF32 else MMA_M16N8K16_A
     pattern = np.dtype(f"u{dtype.itemsize}")
 

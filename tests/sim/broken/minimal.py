@@ -16,8 +16,8 @@ add.u64 to, q, wide; mad.lo.u32 own, t, 16, base; xor.b32 next, own, 16; xor.b32
 mad.lo.u32 other, other, 16, base; setp.eq.u32 first, warp, 0; setp.lt.u32 low, lane, 16;
 and.b32 x, t, 1; setp.eq.u32 odd, x, 1;
 """
-"""p, q: 4096 bytes each, of which those of p are read-only. Two warps a block, or four; own: 16 bytes
-of a thread, next: those of its neighbour, other: those of the same lane of the other warp.
+"""p, q: 4096 bytes each, of which those of p are read-only. Two warps a block, or four; own: 16
+bytes of a thread, next: those of its neighbour, other: those of the same lane of another warp.
 """
 SHARED = 2048
 

@@ -216,6 +216,11 @@ def test_warps_that_come_one_after_the_other(run_kernel: Any, numbers: Any) -> N
     [
         (Product(8).statement().replace("d0, d1", "d0, d0"), "twice among the accumulators"),
         (Product(8, swizzle_a=-1).statement(a="d"), "is an accumulator and holds elements of A"),
+        (Product(8, "f16").statement(d="f"), r"f0 is declared .f32; wgmma needs .b32 here"),
+        (Product(8).statement(d="s"), r"s0 is declared .s32; wgmma needs .b32 or .f32 here"),
+        (Product(8, swizzle_a=-1).statement(a="f"), r"f0 is declared .f32; wgmma needs .b32"),
+        (Product(8, ab="tf32", swizzle_a=-1).statement(a="s"), "s0 is declared .s32"),
+        (Product(8).statement(scale="2"), "scale-d is a predicate, or 0 or 1, not 2"),
         (Product(8, scale_a=2).statement(), "imm-scale is 1 or -1"),
         (Product(8).statement().replace("0, 0;", "0, 2;"), "imm-trans is 0 or 1"),
         (Product(8).statement().replace("d3", "_"), "fragments of wgmma must be registers"),
@@ -233,7 +238,8 @@ def test_warps_that_come_one_after_the_other(run_kernel: Any, numbers: Any) -> N
 )
 def test_what_is_refused_at_load(run_kernel: Any, statement: str, message: str) -> None:
     with pytest.raises(SimulatorError, match=message):
-        run_kernel(f"{prologue(16, 0)} {statement}", *[np.zeros(1)] * 4, arch="sm_90a")
+        declared = ".reg .f32 f<4>; .reg .s32 s<4>;"
+        run_kernel(f"{prologue(16, 0)} {declared} {statement}", *[np.zeros(1)] * 4, arch="sm_90a")
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
