@@ -10,6 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from sim.instructions.wgmma_kernels import BYTES, FENCE, ISSUE, WAIT, Product, around
+from sim.instructions.wgmma_kernels import FORMS as WGMMA_FORMS
 
 from cuevo import layouts
 from cuevo.arrays import view
@@ -24,33 +26,43 @@ HEADER = "struct probe_params {{ {fields} }}; void probe(const struct probe_para
 THREADS = 64
 
 
-def kernel(body: str, arrays: int) -> RenderedKernel:
+def kernel(body: str, arrays: int, version: str, target: str) -> RenderedKernel:
     """An entry whose parameters are the addresses of `arrays`, ``[params+8*i]``."""
     fields = " ".join(f"void *p{i};" for i in range(arrays))
     params = parse_header(HEADER.format(fields=fields), "probe.h").kernels["probe"]
     text = (
-        f".version 7.8\n.target sm_80\n.address_size 64\n"
+        f".version {version}\n.target {target}\n.address_size 64\n"
         f".visible .entry probe(.param .align 8 .b8 params[{8 * arrays}])\n{{\n{body}\n}}\n"
     )
     return RenderedKernel("probe", text, (None,) * text.count("\n"), {}, params)
 
 
 def on_both(
-    executor: DriverExecutor, body: str, inputs: list[Any], outputs: list[Any], grid: int
+    executor: DriverExecutor,
+    body: str,
+    inputs: list[Any],
+    outputs: list[Any],
+    grid: int,
+    *,
+    threads: int = THREADS,
+    shared: int = 0,
+    version: str = "7.8",
+    target: str = "sm_80",
 ) -> tuple[list[Any], list[Any]]:
     """Results of the GPU and of the CPU executor; `outputs` are zeros of the right size."""
-    rendered = kernel(body, len(inputs) + len(outputs))
+    rendered = kernel(body, len(inputs) + len(outputs), version, target)
     on_device = [executor.copy_to_device(view(x)) for x in inputs]
     results = [executor.empty(x.shape, x.dtype) for x in outputs]
     pointers = [x.pointer for x in (*on_device, *results)]
     packed = struct.pack(f"<{len(pointers)}Q", *pointers)
-    executor.load(rendered).launch((grid, 1, 1), (THREADS, 1, 1), 0, packed)
+    executor.load(rendered).launch((grid, 1, 1), (threads, 1, 1), shared, packed)
     gpu = [x.to_numpy() for x in results]
     cpu = [np.zeros_like(x) for x in outputs]
     views = [view(x) for x in (*inputs, *cpu)]
     packed = struct.pack(f"<{len(views)}Q", *(x.pointer for x in views))
-    sim = SimExecutor(executor.arch).load(rendered)
-    sim.launch((grid, 1, 1), (THREADS, 1, 1), 0, packed, buffers=views)
+    arch = target if target.endswith("a") else executor.arch
+    sim = SimExecutor(arch).load(rendered)
+    sim.launch((grid, 1, 1), (threads, 1, 1), shared, packed, buffers=views)
     return gpu, cpu
 
 
@@ -166,17 +178,28 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
     return patterns
 
 
+def operand(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Registers (uint32) of `shape` full of elements of `dtype`; float32 stands for tf32."""
+    if dtype == np.float32:
+        # The bits below those of bfloat16: three that count, and 13 that do not.
+        low = rng.integers(0, 65536, shape).astype(np.uint32)
+        return fill(rng, kind, shape, ml_dtypes.bfloat16).astype(np.uint32) << 16 | low
+    if dtype in (np.int8, np.uint8):
+        return rng.integers(0, 2**32, shape).astype(np.uint32)
+    return fill(rng, kind, (*shape[:-1], 2 * shape[-1]), dtype).view(np.uint32)
+
+
 KINDS = ("normal", "patterns", "subnormals", "tiny", "sparse", "specials")
 WARPS = 512
 
 
-def accumulator(rng: Any, kind: str, fragment: layouts.Fragment) -> Any:
+def accumulator(rng: Any, kind: str, fragment: layouts.Fragment, warps: int = WARPS) -> Any:
     """Accumulator registers (uint32), fp16 in pairs or fp32 by the fragment."""
-    shape = (WARPS, *fragment.rows.shape[:2])
+    shape = (warps, *fragment.rows.shape[:2])
     if fragment.rows.shape[2] == 2:
         c = fill(rng, kind, (*shape[:2], 2 * shape[2]), np.float16).view(np.uint32)
         if kind == "tiny":
-            c[WARPS // 2 :] = 0
+            c[warps // 2 :] = 0
         return c
     c = rng.integers(0, 2**32, shape).astype(np.uint32)
     if kind == "normal":
@@ -200,9 +223,7 @@ def compare_mma(
 ) -> None:
     """Runs ``mma.sync.aligned.<form>``; `fragments` are those of A, B, C and D."""
     rng, (of_a, of_b, of_c, of_d) = numbers.rng, fragments
-    a, b = (
-        fill(rng, kind, (WARPS, 32, 2 * of.registers), dtype).view(np.uint32) for of in (of_a, of_b)
-    )
+    a, b = (operand(rng, kind, (WARPS, 32, of.registers), dtype) for of in (of_a, of_b))
     c = accumulator(rng, kind, of_c)
 
     def registers(x: str, of: layouts.Fragment) -> str:
@@ -230,8 +251,8 @@ def compare_mma(
         w, lane, r = wrong[0]
         row, column = int(of_d.rows[lane, r, 0]), int(of_d.columns[lane, r, 0])
         pair = row // 8 if "m8n8k4" in form else 0
-        left = of_a.scatter(a[w].view(dtype).reshape(32, -1, 2)).astype(float)
-        right = of_b.scatter(b[w].view(dtype).reshape(32, -1, 2)).astype(float)
+        left = of_a.scatter(a[w].view(dtype).reshape(of_a.rows.shape)).astype(float)
+        right = of_b.scatter(b[w].view(dtype).reshape(of_b.rows.shape)).astype(float)
         terms = right[4 * pair : 4 * pair + 4] if "m8n8k4" in form else right
         before = np.ascontiguousarray(c[w]).view(np.float16 if of_c.rows.shape[2] == 2 else "f4")
         start = of_c.scatter(before.reshape(of_c.rows.shape))[row, column]
@@ -270,3 +291,78 @@ def test_mma_of_quads(
         getattr(layouts, f"MMA_M8N8K4_{name.upper()}") for name in (f"a_{a}", f"b_{b}", c, d)
     )
     compare_mma(executor, numbers, f"m8n8k4.{a}.{b}.{d}.f16.f16.{c}", fragments, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("depth", [4, 8])
+def test_mma_of_tf32(executor: DriverExecutor, numbers: Any, depth: int, kind: str) -> None:
+    of_a, of_b = {
+        4: (layouts.MMA_M16N8K4_A_TF32, layouts.MMA_M16N8K4_B_TF32),
+        8: (layouts.MMA_M16N8K8_A_TF32, layouts.MMA_M16N8K8_B_TF32),
+    }[depth]
+    of_c = layouts.MMA_M16N8_F32
+    form = f"m16n8k{depth}.row.col.f32.tf32.tf32.f32"
+    compare_mma(executor, numbers, form, (of_a, of_b, of_c, of_c), kind, np.float32)
+
+
+@pytest.mark.parametrize("types", ["s8.s8", "s8.u8", "u8.s8", "u8.u8"])
+@pytest.mark.parametrize("satfinite", ["", ".satfinite"])
+@pytest.mark.parametrize("depth", [16, 32])
+def test_mma_of_bytes(
+    executor: DriverExecutor, numbers: Any, depth: int, satfinite: str, types: str
+) -> None:
+    of_a, of_b = {
+        16: (layouts.MMA_M16N8K16_A_8BIT, layouts.MMA_M16N8K16_B_8BIT),
+        32: (layouts.MMA_M16N8K32_A_8BIT, layouts.MMA_M16N8K32_B_8BIT),
+    }[depth]
+    of_c = layouts.MMA_M16N8_F32
+    form = f"m16n8k{depth}.row.col{satfinite}.s32.{types}.s32"
+    compare_mma(executor, numbers, form, (of_a, of_b, of_c, of_c), "specials", np.int8)
+
+
+def wgmma_operand(rng: Any, kind: str, shape: tuple[int, int], dtype: Any) -> Any:
+    """A matrix of `dtype`."""
+    bits = operand(rng, kind, (shape[0], shape[1] * dtype.itemsize // 4), dtype)
+    return np.ascontiguousarray(bits).view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "product",
+    [
+        *(Product(n, d, ab) for n in (8, 64, 256) for d, ab in WGMMA_FORMS),
+        *(Product(24, ab=ab, swizzle_a=-1, scale_b=-1) for ab in ("f16", "tf32")),
+        *(Product(96, swizzle_a=x, swizzle_b=y) for x in (0, 32, 64) for y in (0, 32, 64)),
+        *(Product(96, ab="tf32", swizzle_a=x, swizzle_b=x) for x in (0, 32, 64)),
+        *(
+            Product(n, mn_major_a=True, mn_major_b=True, swizzle_a=x, swizzle_b=x)
+            for n in (24, 256)
+            for x in (0, 32, 64, 128)
+        ),
+    ],
+    ids=lambda each: each.name,
+)
+def test_wgmma(executor: DriverExecutor, numbers: Any, product: Product, kind: str) -> None:
+    """Two of them, the second on the results of the first, of all types, layouts and swizzles."""
+    if not executor.arch.startswith("sm_90"):
+        pytest.skip(f"wgmma is of sm_90a; this is {executor.arch}")
+    rng = numbers.rng
+    a = wgmma_operand(rng, kind, (64, product.depth), product.dtype)
+    b = wgmma_operand(rng, kind, (product.n, product.depth), product.dtype).T
+    packed = product.d == "f16"
+    c = accumulator(rng, kind, layouts.wgmma_accumulator(product.n, packed=packed), 1)[0]
+    body = f"{FENCE} {product.statement()} {product.statement()} {ISSUE} {WAIT}"
+    text, inputs = around(product, a, b, c, body)
+    for i in range(len(inputs) + 1):
+        text = text.replace(f"[p{i}]", f"[params+{8 * i}]")
+    out = [np.zeros_like(c)]
+    asked: Any = {"threads": 128, "shared": BYTES, "version": "8.0", "target": "sm_90a"}
+    gpu, cpu = on_both(executor, text, inputs, out, 1, **asked)
+    wrong = np.argwhere(gpu[0] != cpu[0])
+    if len(wrong):
+        thread, r = wrong[0]
+        raise AssertionError(
+            f"{len(wrong)} of {c.size} registers differ, first register {r} of thread {thread}: "
+            f"{int(gpu[0][thread, r]):#010x} on {executor.name}, {int(cpu[0][thread, r]):#010x} "
+            "here"
+        )

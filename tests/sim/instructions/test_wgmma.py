@@ -10,6 +10,7 @@ from sim.instructions.wgmma_kernels import (
     B_AT,
     BYTES,
     FENCE,
+    FORMS,
     ISSUE,
     WAIT,
     Image,
@@ -40,9 +41,6 @@ def integers(rng: Any, product: Product) -> tuple[Any, Any, Any]:
 
 def exact(a: Any, b: Any, c: Any) -> Any:
     return (a.astype(float) @ b.astype(float) + c.astype(float)).astype(c.dtype)
-
-
-FORMS = [("f32", "f16"), ("f32", "bf16"), ("f16", "f16"), ("f32", "tf32")]
 
 
 @pytest.mark.parametrize("n", range(8, 257, 8))

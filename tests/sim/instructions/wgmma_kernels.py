@@ -14,6 +14,8 @@ DTYPES: dict[str, Any] = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "tf32": np.dtype(np.float32),
 }
+FORMS = [("f32", "f16"), ("f32", "bf16"), ("f16", "f16"), ("f32", "tf32")]
+"""Types of the accumulators and of the operands."""
 ACCUMULATORS: dict[str, Any] = {"f32": np.float32, "f16": np.float16}
 BYTES = 65536
 A_AT, B_AT = 0, 16384
@@ -38,6 +40,12 @@ class Product:
     swizzle_b: int = 128
     scale_a: int = 1
     scale_b: int = 1
+
+    @property
+    def name(self) -> str:
+        """For tests."""
+        majors = "".join("k-" if not each else "mn" for each in (self.mn_major_a, self.mn_major_b))
+        return f"n{self.n}-{self.d}-{self.ab}-{majors}-{self.swizzle_a}-{self.swizzle_b}"
 
     @property
     def dtype(self) -> Any:
@@ -156,9 +164,9 @@ WAIT = "wgmma.wait_group.sync.aligned 0;"
 FENCE = "wgmma.fence.sync.aligned;"
 
 
-def run(run_kernel: Any, product: Product, a: Any, b: Any, c: Any, body: str = "") -> Any:
-    """D of A (64, depth), B (depth, n), which are of one dtype, and C (64, n); of the wgmma alone,
-    or of `body`.
+def around(product: Product, a: Any, b: Any, c: Any, body: str) -> tuple[str, list[Any]]:
+    """A kernel with `body`, and its arrays but for the results, which are those of p4. A is (64,
+    depth), B (depth, n), `c` what `held` makes of C.
     """
     image, descriptors = Image(), np.zeros(2, np.uint64)
     of_b = compact(product.operand_b(), product.swizzle_b, B_AT)
@@ -171,9 +179,16 @@ def run(run_kernel: Any, product: Product, a: Any, b: Any, c: Any, body: str = "
         of_a = compact(product.operand_a(), product.swizzle_a, A_AT)
         image.put(a, product.operand_a(), of_a)
         descriptors[0] = of_a.bits
+    text = prologue(product.registers, BYTES) + body + epilogue(product.registers)
+    return text, [image.content, descriptors, registers, c]
+
+
+def run(run_kernel: Any, product: Product, a: Any, b: Any, c: Any, body: str = "") -> Any:
+    """D of A (64, depth), B (depth, n), which are of one dtype, and C (64, n); of the wgmma alone,
+    or of `body`.
+    """
     out = np.zeros((128, product.registers), np.uint32)
     body = body or f"{FENCE} {product.statement()} {ISSUE} {WAIT}"
-    text = prologue(product.registers, BYTES) + body + epilogue(product.registers)
-    arrays = image.content, descriptors, registers, held(c), out
-    run_kernel(text, *arrays, block=128, shared=BYTES, arch="sm_90a")
+    text, arrays = around(product, a, b, held(c), body)
+    run_kernel(text, *arrays, out, block=128, shared=BYTES, arch="sm_90a")
     return freed(out, c.dtype)
