@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from sim.instructions.wgmma_kernels import BYTES, FENCE, ISSUE, WAIT, Product, around
+from sim.instructions.wgmma_kernels import FENCE, ISSUE, WAIT, Product, around
 from sim.instructions.wgmma_kernels import FORMS as WGMMA_FORMS
 
 from cuevo import layouts
@@ -45,7 +45,6 @@ def on_both(
     grid: int,
     *,
     threads: int = THREADS,
-    shared: int = 0,
     version: str = "7.8",
     target: str = "sm_80",
 ) -> tuple[list[Any], list[Any]]:
@@ -55,14 +54,14 @@ def on_both(
     results = [executor.empty(x.shape, x.dtype) for x in outputs]
     pointers = [x.pointer for x in (*on_device, *results)]
     packed = struct.pack(f"<{len(pointers)}Q", *pointers)
-    executor.load(rendered).launch((grid, 1, 1), (threads, 1, 1), shared, packed)
+    executor.load(rendered).launch((grid, 1, 1), (threads, 1, 1), 0, packed)
     gpu = [x.to_numpy() for x in results]
     cpu = [np.zeros_like(x) for x in outputs]
     views = [view(x) for x in (*inputs, *cpu)]
     packed = struct.pack(f"<{len(views)}Q", *(x.pointer for x in views))
     arch = target if target.endswith("a") else executor.arch
     sim = SimExecutor(arch).load(rendered)
-    sim.launch((grid, 1, 1), (threads, 1, 1), shared, packed, buffers=views)
+    sim.launch((grid, 1, 1), (threads, 1, 1), 0, packed, buffers=views)
     return gpu, cpu
 
 
@@ -356,7 +355,7 @@ def test_wgmma(executor: DriverExecutor, numbers: Any, product: Product, kind: s
     for i in range(len(inputs) + 1):
         text = text.replace(f"[p{i}]", f"[params+{8 * i}]")
     out = [np.zeros_like(c)]
-    asked: Any = {"threads": 128, "shared": BYTES, "version": "8.0", "target": "sm_90a"}
+    asked: Any = {"threads": 128, "version": "8.0", "target": "sm_90a"}
     gpu, cpu = on_both(executor, text, inputs, out, 1, **asked)
     wrong = np.argwhere(gpu[0] != cpu[0])
     if len(wrong):

@@ -172,7 +172,7 @@ def test_warpgroups_and_steps_of_k(run_kernel: Any, numbers: Any, grid: int) -> 
     b = rng.integers(-4, 5, (48, 64)).astype(np.float16)
     c = rng.integers(-9, 10, (2, grid, 64, 48)).astype(np.float32)
     image = Image()
-    descriptors = np.array([tile(image, a, 0), tile(image, b, B_AT)], np.uint64)
+    descriptors = np.array([tile(image, a, 0), tile(image, b, 16384)], np.uint64)
     body = f"""
     shr.u32 x, t, 7; mul.wide.u32 from, x, {64 * 128 // 16}; add.u64 a, a, from; mov.u32 y, 0;
     {FENCE}
@@ -188,7 +188,7 @@ def test_warpgroups_and_steps_of_k(run_kernel: Any, numbers: Any, grid: int) -> 
     for parameter in ("p3", "p4"):
         text = text.replace(f"[{parameter}];", f"[{parameter}]; {place}")
     arrays = image.content, descriptors, np.zeros((256, 4), np.uint32), start, out
-    run_kernel(text, *arrays, grid=grid, block=256, shared=BYTES, arch="sm_90a")
+    run_kernel(text, *arrays, grid=grid, block=256, arch="sm_90a")
     for block_number, half in np.ndindex(grid, 2):
         rows = a[64 * half : 64 * half + 64]
         wanted = exact(rows, b.T, c[half, block_number])

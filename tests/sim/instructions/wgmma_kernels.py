@@ -17,8 +17,8 @@ DTYPES: dict[str, Any] = {
 FORMS = [("f32", "f16"), ("f32", "bf16"), ("f16", "f16"), ("f32", "tf32")]
 """Types of the accumulators and of the operands."""
 ACCUMULATORS: dict[str, Any] = {"f32": np.float32, "f16": np.float16}
-BYTES = 65536
-A_AT, B_AT = 0, 16384
+BYTES = 40960
+A_AT, B_AT = 0, 8192
 """Offsets of the operands in shared memory, where there are both."""
 
 
@@ -141,7 +141,7 @@ def prologue(registers: int, filled: int, *, fences: str = FENCES, warpgroup: in
     loads = "".join(f"ld.global.b32 d{i}, [at+{4 * i}];" for i in range(registers))
     return f"""
     .reg .b64 p, from, at, a, b; .reg .b32 t, x, y, z, w, to, d<{registers}>, a<4>, e<128>;
-    .reg .pred scale, first, odd; .extern .shared .align 1024 .b8 smem[];
+    .reg .pred scale, first, odd; .shared .align 1024 .b8 smem[{BYTES}];
     mov.u32 t, %tid.x; setp.ge.u32 scale, t, 0; mov.u32 to, smem; mad.lo.u32 to, t, 16, to;
     ld.param.u64 p, [p0]; mad.wide.u32 from, t, 16, p; {copies}
     ld.param.u64 p, [p1]; ld.global.v2.b64 {{a, b}}, [p];
@@ -190,5 +190,5 @@ def run(run_kernel: Any, product: Product, a: Any, b: Any, c: Any, body: str = "
     out = np.zeros((128, product.registers), np.uint32)
     body = body or f"{FENCE} {product.statement()} {ISSUE} {WAIT}"
     text, arrays = around(product, a, b, held(c), body)
-    run_kernel(text, *arrays, out, block=128, shared=BYTES, arch="sm_90a")
+    run_kernel(text, *arrays, out, block=128, arch="sm_90a")
     return freed(out, c.dtype)
