@@ -66,7 +66,7 @@ def _wgmma(form: str, layout: Accumulator) -> Entry:
     def draw(title: str, n: int) -> Picture:
         return fragment_picture(wgmma_accumulator(n, packed=layout.packed), title, _MN)
 
-    what = f"{_type(layout)} accumulators of wgmma.m64nNk16"
+    what = f"{_type(layout)} accumulators of wgmma.m64nNk16 and k8"
     return Entry(form, what, "64 x N", "N/4" if layout.packed else "N/2", draw)
 
 
@@ -91,7 +91,15 @@ ENTRIES = (
     _one("m16n8k8.b", layouts.MMA_M16N8K8_B, "B of mma.m16n8k8", _KN),
     _one("m16n8k16.a", layouts.MMA_M16N8K16_A, "A of mma.m16n8k16", _MK),
     _one("m16n8k16.b", layouts.MMA_M16N8K16_B, "B of mma.m16n8k16", _KN),
-    _one("m16n8.f32", layouts.MMA_M16N8_F32, "fp32 accumulators of mma.m16n8k8 and k16", _MN),
+    _one("m16n8k4.a.tf32", layouts.MMA_M16N8K4_A_TF32, "A of mma.m16n8k4 in tf32", _MK),
+    _one("m16n8k4.b.tf32", layouts.MMA_M16N8K4_B_TF32, "B of mma.m16n8k4 in tf32", _KN),
+    _one("m16n8k8.a.tf32", layouts.MMA_M16N8K8_A_TF32, "A of mma.m16n8k8 in tf32", _MK),
+    _one("m16n8k8.b.tf32", layouts.MMA_M16N8K8_B_TF32, "B of mma.m16n8k8 in tf32", _KN),
+    _one("m16n8k16.a.8bit", layouts.MMA_M16N8K16_A_8BIT, "A of mma.m16n8k16 in 8 bits", _MK),
+    _one("m16n8k16.b.8bit", layouts.MMA_M16N8K16_B_8BIT, "B of mma.m16n8k16 in 8 bits", _KN),
+    _one("m16n8k32.a.8bit", layouts.MMA_M16N8K32_A_8BIT, "A of mma.m16n8k32 in 8 bits", _MK),
+    _one("m16n8k32.b.8bit", layouts.MMA_M16N8K32_B_8BIT, "B of mma.m16n8k32 in 8 bits", _KN),
+    _one("m16n8.f32", layouts.MMA_M16N8_F32, "32-bit accumulators of mma.m16n8k4 to k32", _MN),
     _one("m16n8.f16", layouts.MMA_M16N8_F16, "fp16 accumulators of mma.m16n8k8 and k16", _MN),
     _tiles("m16n8.acc:MxN", layouts.M16N8),
     _tiles("m16n8.acc.f16:MxN", layouts.M16N8_F16),
@@ -104,6 +112,7 @@ ENTRIES = (
     _tiles("m8n8k4.acc:MxN", layouts.M8N8K4),
     _tiles("m8n8k4.acc.f16:MxN", layouts.M8N8K4_F16),
     _one("wgmma.a", layouts.WGMMA_A, "A of wgmma.m64nNk16, from registers", _MK),
+    _one("wgmma.a.tf32", layouts.WGMMA_A_TF32, "A of wgmma.m64nNk8, from registers", _MK),
     _wgmma("wgmma.m64nN.acc", layouts.WGMMA),
     _wgmma("wgmma.m64nN.acc.f16", layouts.WGMMA_F16),
     _one("ldmatrix", layouts.LDMATRIX, "an 8x8 matrix by ldmatrix", _ADDRESSED),

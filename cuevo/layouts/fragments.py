@@ -1,7 +1,8 @@
 """Tensor-core fragments: which lane and register hold which element of a matrix.
 
-Source: PTX ISA, "Matrix fragments for mma.m8n8k4", "... mma.m16n8k8", "... mma.m16n8k16" and
-"... wgmma.mma_async.m64nNk16", and the figures of ``ldmatrix``.
+Source: PTX ISA, "Matrix fragments for mma.m8n8k4", "... mma.m16n8k4", "... mma.m16n8k8",
+"... mma.m16n8k16", "... mma.m16n8k32" and "... wgmma.mma_async.m64nNk16", and the figures of
+``ldmatrix``.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ WARPGROUP = 128
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """Where the elements of a matrix are: lane, register and half of a register to row and column.
+    """Where the elements of a matrix are: lane, register and part of a register to row and column.
 
     >>> row, column = MMA_M16N8K16_A.rows[5, 1, 0], MMA_M16N8K16_A.columns[5, 1, 0]
     >>> int(row), int(column)      # the low half of the second register of lane 5
@@ -64,16 +65,19 @@ class Fragment:
         return matrix
 
 
-def _fragment(name: str, *registers: tuple[int, int], along_rows: bool = False) -> Fragment:
-    """Fragment of 16-bit elements, two a register; a register is of an 8x8 matrix.
+def _fragment(
+    name: str, *registers: tuple[int, int], along_rows: bool = False, elements: int = 2
+) -> Fragment:
+    """Fragment of 16-bit elements, two a register, or of any of which one has `elements`; a
+    register is of a matrix of 8 rows of 16 bytes.
 
-    `registers` are the upper left corners of these matrices. Of each, lane l holds two neighbours
-    in row ``l / 4``, or with `along_rows` in column ``l / 4``.
+    `registers` are the upper left corners of these matrices. Of each, lane l holds neighbours in
+    row ``l / 4``, or with `along_rows` in column ``l / 4``.
     """
     lane = np.arange(WARP)[:, None, None]
     corner = np.array(registers)[None, :, None, :]
-    major = np.broadcast_to(lane // 4, (WARP, len(registers), 2))
-    minor = 2 * (lane % 4) + np.arange(2) + np.zeros((len(registers), 1), int)
+    major = np.broadcast_to(lane // 4, (WARP, len(registers), elements))
+    minor = elements * (lane % 4) + np.arange(elements) + np.zeros((len(registers), 1), int)
     row, column = (minor, major) if along_rows else (major, minor)
     row, column = row + corner[..., 0], column + corner[..., 1]
     return Fragment.from_places(name, row, column)
@@ -114,7 +118,28 @@ MMA_M16N8K16_B = _fragment("mma.m16n8k16 B", (0, 0), (8, 0), along_rows=True)
 MMA_M16N8_F16 = _fragment("mma.m16n8 accumulator f16", (0, 0), (8, 0))
 """[m, n]: C and D of m16n8k8 and m16n8k16 with fp16 accumulators."""
 MMA_M16N8_F32 = _one_a_register("mma.m16n8 accumulator f32", MMA_M16N8_F16)
-"""[m, n]: C and D of m16n8k8 and m16n8k16 with fp32 accumulators."""
+"""[m, n]: C and D of m16n8k4 to m16n8k32 with accumulators of 32 bits."""
+
+MMA_M16N8K4_A_TF32 = _fragment("mma.m16n8k4 A tf32", (0, 0), (8, 0), elements=1)
+"""[m, k]."""
+MMA_M16N8K4_B_TF32 = _fragment("mma.m16n8k4 B tf32", (0, 0), along_rows=True, elements=1)
+"""[k, n]."""
+MMA_M16N8K8_A_TF32 = _fragment("mma.m16n8k8 A tf32", (0, 0), (8, 0), (0, 4), (8, 4), elements=1)
+"""[m, k]."""
+MMA_M16N8K8_B_TF32 = _fragment("mma.m16n8k8 B tf32", (0, 0), (4, 0), along_rows=True, elements=1)
+"""[k, n]."""
+MMA_M16N8K16_A_8BIT = _fragment("mma.m16n8k16 A 8-bit", (0, 0), (8, 0), elements=4)
+"""[m, k], 8-bit."""
+MMA_M16N8K16_B_8BIT = _fragment("mma.m16n8k16 B 8-bit", (0, 0), along_rows=True, elements=4)
+"""[k, n], 8-bit."""
+MMA_M16N8K32_A_8BIT = _fragment(
+    "mma.m16n8k32 A 8-bit", (0, 0), (8, 0), (0, 16), (8, 16), elements=4
+)
+"""[m, k], 8-bit."""
+MMA_M16N8K32_B_8BIT = _fragment(
+    "mma.m16n8k32 B 8-bit", (0, 0), (16, 0), along_rows=True, elements=4
+)
+"""[k, n], 8-bit."""
 
 # One m8n8k4 is four products, one a quad pair. Their matrices are stacked along the rows.
 MMA_M8N8K4_A_ROW = _quad_pairs(

@@ -78,12 +78,13 @@ def lane_colour(lane: int) -> str:
 
 def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> Picture:
     """The matrix of `fragment`: in each element's cell, the lane and the register that hold it."""
-    halves = ("l", "h") if fragment.rows.shape[2] == 2 else ("",)
+    parts = {1: ("",), 2: ("l", "h"), 4: (".0", ".1", ".2", ".3")}[fragment.rows.shape[2]]
+    explained = {1: "", 2: ", l and h its low and high half", 4: ", .0 to .3 its bytes"}
     digits = len(str(fragment.lanes - 1))
     cells = []
-    for (lane, register, half), row in np.ndenumerate(fragment.rows):
-        column = int(fragment.columns[lane, register, half])
-        holder = f"r{register}{halves[half]}"
+    for (lane, register, part), row in np.ndenumerate(fragment.rows):
+        column = int(fragment.columns[lane, register, part])
+        holder = f"r{register}{parts[part]}"
         facts = {"row": int(row), "column": column, "lane": lane, "register": register}
         cells.append(
             Cell(
@@ -92,7 +93,7 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
                 label=f"{lane:0{digits}}:{holder}",
                 caption=f"L{lane}\n{holder}",
                 colour=lane_colour(lane),
-                facts=facts | ({"half": half} if len(halves) == 2 else {}),
+                facts=facts | {2: {"half": part}, 4: {"byte": part}}.get(len(parts), {}),
             )
         )
     rows, columns = fragment.shape
@@ -101,8 +102,7 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
         title=title,
         legend=(
             f"{rows} x {columns} ({axes[0]} down, {axes[1]} across), "
-            f"{registers} in each of {fragment.lanes} lanes; lane:register"
-            + (", l and h its low and high half" if len(halves) == 2 else "")
+            f"{registers} in each of {fragment.lanes} lanes; lane:register" + explained[len(parts)]
         ),
         axes=axes,
         rows=tuple(map(str, range(rows))),

@@ -37,6 +37,12 @@ class Binder:
         """Compute capability, 80 for sm_80."""
         self.reads: set[int] = set()
         self.writes: set[int] = set()
+        self.conditional: set[int] = set()
+        """Of `reads`: those that not every execution reads. The step itself looks whether they were
+        written.
+        """
+        self.keeps: set[int] = set()
+        """Registers that a wgmma goes on using after its step."""
         self._timed = False
 
     # -- Operands by position ---------------------------------------------------------------------

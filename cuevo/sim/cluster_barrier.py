@@ -34,7 +34,7 @@ class ClusterBarrier:
 
     def arrive(self, mask: Mask, *, releases: bool) -> None:
         """`releases`: what the threads have done before is known to those who wait."""
-        lanes = self._flow.here() if mask is None else mask
+        lanes = np.ones(self._flow.alive.shape, np.bool_) if mask is None else mask
         if (again := lanes & self._arrived).any():
             raise Fault("arrives at the barrier of the cluster again before it has waited", again)
         self._arrived |= lanes
@@ -48,7 +48,7 @@ class ClusterBarrier:
         self.complete()
 
     def wait(self, mask: Mask, line: int) -> None:
-        lanes = self._flow.here() if mask is None else mask
+        lanes = np.ones(self._flow.alive.shape, np.bool_) if mask is None else mask
         if (early := lanes & ~self._arrived).any():
             raise Fault("waits at the barrier of the cluster, and has not arrived there", early)
         self._waits |= lanes

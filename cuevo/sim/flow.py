@@ -45,9 +45,10 @@ class Flow:
         self._exists = exists
         self._start = start
         self._block = block_of_warp
-        self.on_exit: Callable[[], None] | None = None
-        """Called when lanes have exited."""
         self._on_barrier = on_barrier
+        self.on_exit: Callable[[Mask], None] | None = None
+        """Called with the lanes that are about to exit."""
+        self.after_exit: Callable[[], None] | None = None
         self._blocks = int(block_of_warp[-1]) + 1
         warps = exists.shape[1]
         self.alive: AnyArray = exists.copy()
@@ -165,14 +166,16 @@ class Flow:
         )
 
     def exit(self, mask: Mask) -> None:
+        if self.on_exit is not None:
+            self.on_exit(mask)
         if mask is None:
             self.alive.fill(False)
         else:
             self.alive &= ~mask
         self._all_alive = False
         self._release()
-        if self.on_exit is not None:
-            self.on_exit()
+        if self.after_exit is not None:
+            self.after_exit()
 
     def barrier(
         self,

@@ -7,6 +7,7 @@ chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from cuevo.sim.races import Races
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
 from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
+from cuevo.sim.warpgroups import Warpgroups
 
 LANES = 32
 MULTIPROCESSORS = 132
@@ -81,6 +83,7 @@ class Machine:
         self.blocks = blocks
         self.warps = blocks * geometry.warps
         self.shape = (LANES, self.warps)
+        self.warp_of_lane = np.tile(np.arange(self.warps), (LANES, 1))
         self.block_of_warp = np.arange(self.warps) // geometry.warps
         self.warp_in_block = np.arange(self.warps) % geometry.warps
         self._registers: dict[int, AnyArray] = {}
@@ -114,7 +117,7 @@ class Machine:
             )
             clusters = self.block_of_warp // cluster
             self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.causality)
-            self.flow.on_exit = self.cluster_barrier.complete
+            self.flow.after_exit = self.cluster_barrier.complete
         self.special = self._special_registers()
         self._clock = 0
         self._looked = -1
@@ -133,6 +136,8 @@ class Machine:
             self.mbarriers.reset()
             self.async_copies.reset()
             self.cluster_barrier.reset()
+        if "warpgroups" in vars(self):
+            self.warpgroups.reset()
         for flags in self.written.values():
             flags.fill(False)
         number = first_block + self.block_of_warp
@@ -176,6 +181,11 @@ class Machine:
         """All lanes have exited."""
         if self.asynchronous:
             self.async_copies.finish()
+
+    @cached_property
+    def warpgroups(self) -> Warpgroups:
+        """Made for kernels that have wgmma; the others pay nothing for it."""
+        return Warpgroups(self)
 
     def tick(self) -> None:
         """Time goes on: each look at a clock finds it further."""

@@ -68,12 +68,14 @@ class Counters:
 
     def counting(self, start: int, steps: Sequence[Step], machine: Machine) -> tuple[Step, ...]:
         """The steps of the straight run that begins at `start`, made to count."""
-        counted = [
-            self._watched(index, step, machine)
-            if _may_touch_shared(self._instructions[index].opcode)
-            else step
-            for index, step in enumerate(steps, start)
-        ]
+        counted = []
+        for index, step in enumerate(steps, start):
+            opcode = self._instructions[index].opcode
+            if _may_touch_shared(opcode):
+                step = self._watched(index, step, machine)
+            elif opcode.startswith("wgmma.mma_async"):
+                step = _unwatched(step, machine)
+            counted.append(step)
         counted[0] = self._entered(slice(start, start + len(steps)), counted[0], machine)
         return tuple(counted)
 
@@ -114,6 +116,16 @@ class Counters:
             step(mask)
 
         return watched
+
+
+def _unwatched(step: Step, machine: Machine) -> Step:
+    """wgmma does not read by wavefronts of lanes."""
+
+    def unwatched(mask: Mask) -> None:
+        machine.shared.watch = None
+        step(mask)
+
+    return unwatched
 
 
 def _may_touch_shared(opcode: str) -> bool:

@@ -24,6 +24,10 @@ class Operation:
     modifiers: Modifiers
     reads: frozenset[int]
     writes: frozenset[int]
+    conditional: frozenset[int]
+    """Of `reads`: those that it looks after itself."""
+    keeps: frozenset[int]
+    """Those of a wgmma."""
     suspects: tuple[int, ...] = ()
     """Registers that it reads and that may not have been written."""
 
@@ -47,6 +51,7 @@ class Program:
         self.starts = self._find_starts()
         self._returns = self._find_returns()
         self.tracked = self._find_suspects()
+        self._kept = frozenset[int]().union(*(each.keeps for each in self.operations))
 
     def end_of_run(self, start: int) -> int:
         """One past the last instruction of the straight run that begins at `start`."""
@@ -63,12 +68,17 @@ class Program:
         marked = [machine.track(slot) for slot in sorted(operation.writes & self.tracked)]
         if marked:
             step = _marking(step, marked)
+        touched = (operation.reads | operation.writes) & self._kept
+        if touched and not operation.keeps:
+            step = machine.warpgroups.guarding(step, sorted(touched))
         guard = instruction.guard
         suspects = [
             (self.function.registers[slot].name, machine.track(slot))
             for slot in operation.suspects
-            if guard is None or slot != guard.register.slot
+            if slot not in operation.conditional and (guard is None or slot != guard.register.slot)
         ]
+        for slot in operation.conditional.intersection(operation.suspects):
+            machine.track(slot)
         if suspects:
             step = _checking(step, suspects, machine)
         if guard is None:
@@ -93,7 +103,15 @@ class Program:
         reads = binder.reads
         if instruction.guard is not None:
             reads = reads | {instruction.guard.register.slot}
-        return Operation(instruction, form, modifiers, frozenset(reads), frozenset(binder.writes))
+        return Operation(
+            instruction,
+            form,
+            modifiers,
+            frozenset(reads),
+            frozenset(binder.writes),
+            frozenset(binder.conditional),
+            frozenset(binder.keeps),
+        )
 
     def _find_starts(self) -> frozenset[int]:
         starts = {self.function.start, *self.function.labels.values()}

@@ -42,7 +42,10 @@ class Schedule:
             if taken > MOST_RUNS:
                 raise self._error(Fault("the kernel does not end", mask), start)
             if start >= end_of_text:
-                flow.exit(mask)
+                try:
+                    flow.exit(mask)
+                except Fault as fault:
+                    raise self._error(fault, end_of_text - 1) from None
                 continue
             found = runs.get(start)
             if found is None:

@@ -21,10 +21,15 @@ import numpy as np
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
 
-__all__ = ["BF16", "F16", "Block", "block", "block_dot", "multiply_accumulate", "round_toward_zero"]
+__all__ = [
+    *("BF16", "F16", "TF32", "Block", "block", "block_dot", "multiply_accumulate"),
+    "round_toward_zero",
+]
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
+TF32 = np.dtype(np.float32)
+"""As operands, float32 numbers are tf32: their low 13 bits are not looked at."""
 
 # Exponent of a zero: below every other, also after another exponent is added to it. Half of it
 # tells.
@@ -34,6 +39,7 @@ _NO_TERM = _ZERO // 2
 _SMALLEST = -133
 # Exponent of an infinity or a NaN among the operands.
 _NOT_FINITE = 4000
+_TF32_BITS = np.uint32(0xFFFFFFFF << 13 & 0xFFFFFFFF)
 # float32 holds scaled products exactly for largest exponents in this range: products that underflow
 # are far below the last bit kept, and 2^(F - e), 2^(e - F) are normal numbers. Results are normal
 # or on the subnormal grid.
@@ -50,15 +56,28 @@ class Block:
     terms: int
 
 
-def block(arch: int) -> Block:
-    """Block for fp16 and bf16 operands of compute capability `arch` (80 for sm_80)."""
+def block(arch: int, dtype: AnyDType = F16) -> Block:
+    """Block for operands of `dtype` of compute capability `arch` (80 for sm_80); those of fp16 and
+    bf16 are the same. Raises ValueError for tf32 before sm_80.
+    """
+    if dtype == TF32:
+        # Half the terms of fp16, as an instruction has half its depth.
+        if arch < 80:
+            raise ValueError(f"tf32 needs sm_80 or later; got sm_{arch}")
+        return Block(24, 4) if arch < 90 else Block(25, 8)
     if arch < 75:
         return Block(23, 4)
     return Block(24, 8) if arch < 90 else Block(25, 16)
 
 
+_FORMAT = {F16: (10, 15), BF16: (7, 127), TF32: (23, 127)}
+"""Fraction bits and bias of the patterns."""
+
+
 def _values(bits: AnyArray, dtype: AnyDType) -> AnyArray:
-    """Patterns of a 16-bit type as float32."""
+    """Patterns of operands as float32."""
+    if dtype == TF32:
+        return bits.view(np.float32)
     if dtype == F16:
         return bits.view(F16).astype(np.float32)
     return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
@@ -85,15 +104,16 @@ def _accumulator_exponents(c: AnyArray) -> AnyArray:
 def block_dot(a: AnyArray, b: AnyArray, c: AnyArray, *, arch: str) -> AnyArray:
     """``c + sum over k of a[..., k] * b[..., k]`` as the tensor cores of `arch`, "sm_80", do it.
 
-    a, b : (..., K) float16, or ml_dtypes.bfloat16.
+    a, b : (..., K) float16, ml_dtypes.bfloat16, or float32 for tf32: of these the low 13 bits are
+        cut off, which a conversion with rounding has made zero.
     c : (...) float32, or float16 beside float16 operands.
 
     Shapes are broadcast. The result is a new array of the type of c. K may be that of a block or
     of an instruction, or any other: what is past the first block is added to its rounded sum, and
     so on, as an instruction of several blocks does, or a chain of instructions.
 
-    Raises TypeError for other types, ValueError for shapes that do not fit each other and for an
-    architecture that is not known.
+    Raises TypeError for other types, ValueError for shapes that do not fit each other, for an
+    architecture that is not known and for tf32 on one that has none.
 
     >>> from cuevo.sim.tensor_core import block_dot
     >>> a, b = np.array([[1, 2.0**-12], [1, 2.0**-13]], np.float16)
@@ -103,20 +123,23 @@ def block_dot(a: AnyArray, b: AnyArray, c: AnyArray, *, arch: str) -> AnyArray:
     1.0
     """
     a, b, c = np.asarray(a), np.asarray(b), np.asarray(c)
-    if a.dtype not in (F16, BF16) or a.dtype != b.dtype:
-        raise TypeError(f"a, b: expected float16 or bfloat16, both; got {a.dtype} and {b.dtype}")
+    if a.dtype not in _FORMAT or a.dtype != b.dtype:
+        raise TypeError(
+            f"a, b: expected float16 or bfloat16, or float32 for tf32, both; got {a.dtype} and "
+            f"{b.dtype}"
+        )
     if c.dtype != np.float32 and (c.dtype, a.dtype) != (F16, F16):
         raise TypeError(f"c: expected float32, or float16 beside float16; got {c.dtype}")
     if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a, b: expected (..., K) with the same K; got {a.shape} and {b.shape}")
-    arithmetic = block(architecture(arch).number)
+    arithmetic = block(architecture(arch).number, a.dtype)
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
     depth = a.shape[-1]
 
     def by_k(x: AnyArray) -> AnyArray:
         """(K, elements), as patterns."""
         rows = np.broadcast_to(x, (*shape, depth)).reshape(-1, depth)
-        return np.ascontiguousarray(rows.T).view(np.uint16)
+        return np.ascontiguousarray(rows.T).view(f"u{a.dtype.itemsize}")
 
     sums = np.broadcast_to(c, shape).reshape(1, 1, -1).copy()
     with np.errstate(all="ignore"):
@@ -130,10 +153,12 @@ def multiply_accumulate(
 ) -> AnyArray:
     """A . B + C as the tensor core does it, blocks of k chained.
 
-    `a` (M, K, warps) and `b` (K, N, warps) are uint16 patterns of `dtype` (float16 or bfloat16),
-    `c` (M, N, warps) is float32 or float16, and so is the result.
+    `a` (M, K, warps) and `b` (K, N, warps) are patterns of `dtype`: uint16 of float16 or bfloat16,
+    uint32 of `TF32`. `c` (M, N, warps) is float32 or float16, and so is the result.
     """
-    fraction, bias = (10, 15) if dtype == F16 else (7, 127)
+    fraction, bias = _FORMAT[dtype]
+    if dtype == TF32:
+        a, b = a & _TF32_BITS, b & _TF32_BITS
     ea, eb = _exponents(a, fraction, bias), _exponents(b, fraction, bias)
     fa, fb = _values(a, dtype), _values(b, dtype)
     finite = int(ea.max()) < _NOT_FINITE and int(eb.max()) < _NOT_FINITE

@@ -54,6 +54,21 @@ ISA = {
         (lane & 1) + (r & 2) + upper(lane),
         (r & 4) + (lane & 2) + (r & 1),
     ),
+    "mma.m16n8k4 A tf32": lambda lane, r, h: (lane // 4 + 8 * r, lane % 4),
+    "mma.m16n8k4 B tf32": lambda lane, r, h: (lane % 4, lane // 4),
+    "mma.m16n8k8 A tf32": lambda lane, r, h: (lane // 4 + 8 * (r % 2), lane % 4 + 4 * (r // 2)),
+    "mma.m16n8k8 B tf32": lambda lane, r, h: (lane % 4 + 4 * r, lane // 4),
+    "mma.m16n8k16 A 8-bit": lambda lane, r, h: (lane // 4 + 8 * r, lane % 4 * 4 + h),
+    "mma.m16n8k16 B 8-bit": lambda lane, r, h: (lane % 4 * 4 + h, lane // 4),
+    "mma.m16n8k32 A 8-bit": lambda lane, r, h: (
+        lane // 4 + 8 * (r % 2),
+        lane % 4 * 4 + h + 16 * (r // 2),
+    ),
+    "mma.m16n8k32 B 8-bit": lambda lane, r, h: (lane % 4 * 4 + h + 16 * r, lane // 4),
+    "wgmma.m64k8 A tf32": lambda lane, r, h: (
+        lane // 32 * 16 + lane % 32 // 4 + 8 * (r % 2),
+        lane % 4 + 4 * (r // 2),
+    ),
     "wgmma.m64k16 A": lambda lane, r, h: (
         lane // 32 * 16 + lane % 32 // 4 + 8 * (r % 2),
         lane % 4 * 2 + h + 8 * (r // 2),

@@ -10,6 +10,7 @@ import pytest
 from cuevo.sim.tensor_core import (
     BF16,
     F16,
+    TF32,
     Block,
     block,
     block_dot,
@@ -82,12 +83,24 @@ def model(a: Any, b: Any, c: Any, arithmetic: Block, dtype: str) -> Any:
     return out
 
 
+def patterns(x: Any) -> Any:
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+def truncated(x: Any) -> Any:
+    """float32 as the tf32 numbers that are read: bit 13 is the last one."""
+    return (patterns(x) >> 13 << 13).view(np.float32)
+
+
 def compare(a: Any, b: Any, c: Any, dtype: Any, arch: int) -> None:
     """`a` and `b` hold numbers of `dtype`."""
+    arithmetic = block(arch, dtype)
     with np.errstate(all="ignore"):
-        result = multiply_accumulate(a.view(np.uint16), b.view(np.uint16), c, dtype, block(arch))
+        result = multiply_accumulate(patterns(a), patterns(b), c, dtype, arithmetic)
+        if dtype == TF32:
+            a, b = truncated(a), truncated(b)
         wide = a.astype(np.float64), b.astype(np.float64)
-    expected = model(*wide, c, block(arch), dtype.name)
+    expected = model(*wide, c, arithmetic, dtype.name)
     bits = np.uint16 if c.dtype == np.float16 else np.uint32
     canonical = bits(0x7FFF if c.dtype == np.float16 else 0x7FFFFFFF)
     wanted = np.where(np.isnan(expected), canonical, expected.view(bits))
@@ -111,7 +124,8 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
         case "wide":
             x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread, shape)
         case "patterns" | "special":
-            x = rng.integers(0, 65536, shape).astype(np.uint16).view(dtype)
+            unsigned = np.dtype(f"u{dtype.itemsize}")
+            x = rng.integers(0, 256**dtype.itemsize, shape).astype(unsigned).view(dtype)
             wanted = np.isfinite(x.astype(np.float32))
             if kind == "special":
                 wanted |= rng.random(shape) < 0.05
@@ -128,9 +142,15 @@ def fill(rng: Any, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
         return x.astype(dtype)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("dtype", "arch"),
+    [
+        *((dtype, arch) for dtype in (F16, BF16) for arch in ARCHITECTURES),
+        *((TF32, arch) for arch in ARCHITECTURES[2:]),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", FILLS)
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
 def test_fp32_accumulators(dtype: Any, kind: str, arch: int) -> None:
     rng = np.random.default_rng(arch)
     a, b = fill(rng, kind, (M, K, WARPS), dtype), fill(rng, kind, (K, N, WARPS), dtype)
@@ -163,13 +183,8 @@ def single(terms: list[tuple[float, float]], c: float, arch: int, dtype: Any = B
     for k, (x, y) in enumerate(terms):
         a[0, k, 0], b[k, 0, 0] = x, y
     with np.errstate(all="ignore"):
-        result = multiply_accumulate(
-            a.view(np.uint16),
-            b.view(np.uint16),
-            np.full((1, 1, 1), c, np.float32),
-            dtype,
-            block(arch),
-        )
+        start = np.full((1, 1, 1), c, np.float32)
+        result = multiply_accumulate(patterns(a), patterns(b), start, dtype, block(arch, dtype))
     return np.float32(result[0, 0, 0])
 
 
@@ -188,6 +203,27 @@ def test_terms_of_a_block() -> None:
             pairs = [(2.0**30, 1), *[(0, 0)] * (position - 1), (1, 2.0**-10)]
             in_first_block = single(pairs, -(2.0**30), arch) == 0
             assert in_first_block == (position < terms), (arch, position)
+
+
+def test_terms_of_a_block_of_tf32() -> None:
+    for arch, terms in ((80, 4), (90, 8)):
+        for position in range(1, K):
+            pairs = [(2.0**30, 1), *[(0, 0)] * (position - 1), (1, 2.0**-10)]
+            in_first_block = single(pairs, -(2.0**30), arch, TF32) == 0
+            assert in_first_block == (position < terms), (arch, position)
+
+
+def test_tf32_is_cut_off() -> None:
+    # Of 1 + 2^-10 + 2^-11 the last bit is not read, nor what makes this a NaN.
+    assert single([(1 + 2.0**-10 + 2.0**-11, 1)], 0, 90, TF32) == np.float32(1 + 2.0**-10)
+    nearly = np.uint32(0x7F800001).view(np.float32)
+    assert single([(nearly, 1)], 0, 90, TF32) == np.inf
+    assert (
+        single([(np.uint32(0x7F802000).view(np.float32), 1)], 0, 90, TF32).view("u4") == 2**31 - 1
+    )
+    # 2^-149 is below the last bit; 2^-136 is not.
+    assert single([(2.0**-149, 2.0**126)], 0, 90, TF32) == 0
+    assert single([(2.0**-136, 2.0**126)], 0, 90, TF32) == np.float32(2.0**-10)
 
 
 def test_rounding_is_toward_zero() -> None:
@@ -241,6 +277,21 @@ def test_dot_products(depth: int, out: Any, arch: int) -> None:
         wide = left.astype(np.float64), right.astype(np.float64)
         expected = model(*wide, c[i].reshape(1, 1, 1), block(arch), "float16")
         assert found[i, j].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_dot_products_of_tf32(arch: int) -> None:
+    rng = np.random.default_rng(arch)
+    a, b = fill(rng, "wide", (3, 1, 12), TF32), fill(rng, "normal", (5, 12), TF32)
+    c = rng.standard_normal((3, 1)).astype(np.float32)
+    found = block_dot(a, b, c, arch=f"sm_{arch}")
+    for i, j in np.ndindex(3, 5):
+        left, right = truncated(a[i].reshape(1, 12, 1)), truncated(b[j].reshape(12, 1, 1))
+        wide = left.astype(np.float64), right.astype(np.float64)
+        expected = model(*wide, c[i].reshape(1, 1, 1), block(arch, TF32), "float32")
+        assert found[i, j].tobytes() == expected.tobytes()
+    with pytest.raises(ValueError, match="tf32 needs sm_80 or later"):
+        block_dot(a, b, c, arch="sm_75")
 
 
 def test_a_dot_product_without_terms_is_c() -> None:

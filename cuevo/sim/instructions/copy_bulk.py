@@ -131,13 +131,12 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
     """The mbarriers that count the bytes of copies; the engine must know of their making."""
     places, machine = access.shared_places(b, m, index, BYTES), b.machine
-    warps = np.tile(np.arange(machine.warps), (32, 1))
 
     def slots(mask: Mask) -> AnyArray:
         indices = places(mask)
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
-        machine.causality.check_told(indices[lanes], BYTES, warps[lanes])
+        machine.causality.check_told(indices[lanes], BYTES, machine.warp_of_lane[lanes])
         return found
 
     return slots

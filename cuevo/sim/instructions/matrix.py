@@ -15,20 +15,29 @@ from cuevo.layouts import (
     MMA_M8N8K4_F32,
     MMA_M16N8_F16,
     MMA_M16N8_F32,
+    MMA_M16N8K4_A_TF32,
+    MMA_M16N8K4_B_TF32,
     MMA_M16N8K8_A,
+    MMA_M16N8K8_A_TF32,
     MMA_M16N8K8_B,
+    MMA_M16N8K8_B_TF32,
     MMA_M16N8K16_A,
+    MMA_M16N8K16_A_8BIT,
     MMA_M16N8K16_B,
+    MMA_M16N8K16_B_8BIT,
+    MMA_M16N8K32_A_8BIT,
+    MMA_M16N8K32_B_8BIT,
     Fragment,
 )
-from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
+from cuevo.sim.fragments import elements, matrix_of, registers_of
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine import Machine
 from cuevo.sim.quad_product import quad_product
 from cuevo.sim.syntax import Operand
-from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
+from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
 from cuevo.sim.types import TYPES, ScalarType
 
 
@@ -127,83 +136,46 @@ def transpose(b: Binder, m: Modifiers) -> Step:
 # -- mma -----------------------------------------------------------------------------------------
 
 
-def _matrix_of_halves(registers: list[AnyArray], fragment: Fragment, warps: int) -> AnyArray:
-    """Patterns (rows, columns, warps) of the 16-bit elements that the registers hold."""
-    matrix = np.empty((*fragment.shape, warps), np.uint16)
-    for r, register in enumerate(registers):
-        halves = np.ascontiguousarray(register).view(np.uint16).reshape(32, warps, 2)
-        for h in range(2):
-            matrix[fragment.rows[:, r, h], fragment.columns[:, r, h]] = halves[..., h]
-    return matrix
-
-
-def _accumulator(registers: list[AnyArray], fragment: Fragment, warps: int) -> AnyArray:
-    """(rows, columns, warps), float16 or float32, out of accumulator registers."""
-    if _in_halves(fragment):
-        return _matrix_of_halves(registers, fragment, warps).view(np.float16)
-    matrix = np.empty((*fragment.shape, warps), np.float32)
-    for r, register in enumerate(registers):
-        at = fragment.rows[:, r, 0], fragment.columns[:, r, 0]
-        matrix[at] = register.view(np.float32)
-    return matrix
-
-
-def _registers(matrix: AnyArray, fragment: Fragment) -> list[AnyArray]:
-    """The accumulator registers (32, warps), as bits, of a result (rows, columns, warps)."""
-    if not _in_halves(fragment):
-        bits = matrix.view(np.uint32)
-        return [
-            bits[fragment.rows[:, r, 0], fragment.columns[:, r, 0]]
-            for r in range(fragment.registers)
-        ]
-    bits = matrix.view(np.uint16)
-    # (32, registers, halves, warps) -> halves innermost
-    halves = bits[fragment.rows, fragment.columns].transpose(1, 0, 3, 2)
-    return [np.ascontiguousarray(each).view(np.uint32)[..., 0] for each in halves]
-
-
-def _in_halves(fragment: Fragment) -> bool:
-    """Whether a register holds two elements."""
-    return bool(fragment.rows.shape[2] == 2)
-
-
 def _mma(
     b: Binder,
-    of_a: Fragment,
-    of_b: Fragment,
-    of_c: Fragment,
-    of_d: Fragment,
+    fragments: tuple[Fragment, Fragment, Fragment, Fragment],
+    types: tuple[AnyDType, AnyDType, AnyDType],
     multiply: Callable[[AnyArray, AnyArray, AnyArray], AnyArray],
 ) -> Step:
-    """``d, a, b, c`` by `multiply`: patterns of A and B and the matrix C to the matrix D."""
-
-    def kind(fragment: Fragment) -> ScalarType:
-        return TYPES["f16x2" if _in_halves(fragment) else "f32"]
+    """``d, a, b, c`` by `multiply`: A, B and C to D. `fragments` are of A, B, C and D; `types` are
+    those of the elements of A, B and C, of A and B as patterns.
+    """
+    of_a, of_b, of_c, of_d = fragments
+    type_a, type_b, type_c = types
 
     def listed(index: int, fragment: Fragment) -> tuple[Operand, ...]:
         return b.vector(b.operand(index), fragment.registers)
 
-    left = [b.source(x, kind(of_a)) for x in listed(1, of_a)]
-    right = [b.source(x, kind(of_b)) for x in listed(2, of_b)]
-    c = [b.whole(x, kind(of_c)) for x in listed(3, of_c)]
-    d = [b.destination(x, kind(of_d)).view(np.uint32) for x in listed(0, of_d)]
+    def accumulates(fragment: Fragment) -> ScalarType:
+        if elements(fragment) == 2:
+            return TYPES["f16x2"]
+        return TYPES["s32" if type_c == np.int32 else "f32"]
+
+    left = [b.source(x, TYPES["b32"]) for x in listed(1, of_a)]
+    right = [b.source(x, TYPES["b32"]) for x in listed(2, of_b)]
+    c = [b.whole(x, accumulates(of_c)) for x in listed(3, of_c)]
+    d = [b.destination(x, accumulates(of_d)).view(np.uint32) for x in listed(0, of_d)]
     if any(is_constant(x) for x in (*left, *right)):
         raise b.refusal("the fragments of mma must be registers")
     machine = b.machine
 
     def step(mask: Mask) -> None:
         warps = whole_warps(machine, mask)
-        count = machine.warps if warps is None else warps.size
 
         def taken(registers: list[AnyArray]) -> list[AnyArray]:
             return registers if warps is None else [x.take(warps, axis=1) for x in registers]
 
         result = multiply(
-            _matrix_of_halves(taken(left), of_a, count),
-            _matrix_of_halves(taken(right), of_b, count),
-            _accumulator(taken(c), of_c, count),
+            matrix_of(taken(left), of_a, type_a),
+            matrix_of(taken(right), of_b, type_b),
+            matrix_of(taken(c), of_c, type_c),
         )
-        for register, bits in zip(d, _registers(result, of_d), strict=True):
+        for register, bits in zip(d, registers_of(result, of_d), strict=True):
             if warps is None:
                 np.copyto(register, bits)
             else:
@@ -212,16 +184,55 @@ def _mma(
     return step
 
 
+_FLOATS: dict[str, AnyDType] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+_BYTES: dict[str, AnyDType] = {"s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+_OPERANDS = {
+    ("m16n8k8", F16): (MMA_M16N8K8_A, MMA_M16N8K8_B),
+    ("m16n8k8", BF16): (MMA_M16N8K8_A, MMA_M16N8K8_B),
+    ("m16n8k16", F16): (MMA_M16N8K16_A, MMA_M16N8K16_B),
+    ("m16n8k16", BF16): (MMA_M16N8K16_A, MMA_M16N8K16_B),
+    ("m16n8k4", TF32): (MMA_M16N8K4_A_TF32, MMA_M16N8K4_B_TF32),
+    ("m16n8k8", TF32): (MMA_M16N8K8_A_TF32, MMA_M16N8K8_B_TF32),
+}
+
+
 def multiply(b: Binder, m: Modifiers) -> Step:
-    wide = m["shape"] == "m16n8k16"
-    of_a, of_b = (MMA_M16N8K16_A, MMA_M16N8K16_B) if wide else (MMA_M16N8K8_A, MMA_M16N8K8_B)
+    dtype = {"f16": F16, "bf16": BF16, "tf32": TF32}[m["a"]]
+    arithmetic = block(b.arch, dtype)
+    of_a, of_b = _OPERANDS[m["shape"], dtype]
     of_c = MMA_M16N8_F32 if m["c"] == "f32" else MMA_M16N8_F16
-    dtype, arithmetic = F16 if m["a"] == "f16" else BF16, block(b.arch)
+    pattern = np.dtype(f"u{dtype.itemsize}")
     return _mma(
         b,
-        *(of_a, of_b, of_c, of_c),
+        (of_a, of_b, of_c, of_c),
+        (pattern, pattern, _FLOATS[m["c"]]),
         lambda left, right, c: multiply_accumulate(left, right, c, dtype, arithmetic),
     )
+
+
+_INTEGERS = np.iinfo(np.int32)
+
+
+def multiply_bytes(b: Binder, m: Modifiers) -> Step:
+    """Integers of 8 bits, exactly; the sum wraps around, or with ``.satfinite`` stays at an end."""
+    wide, saturates = m["shape"] == "m16n8k32", bool(m["satfinite"])
+    of_a, of_b = (
+        (MMA_M16N8K32_A_8BIT, MMA_M16N8K32_B_8BIT)
+        if wide
+        else (MMA_M16N8K16_A_8BIT, MMA_M16N8K16_B_8BIT)
+    )
+
+    def multiply(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
+        # As float64, which holds every such sum, the products are one call of a library.
+        first, second = left.astype(np.float64), right.astype(np.float64)
+        products = first.transpose(2, 0, 1) @ second.transpose(2, 0, 1)
+        total = products.transpose(1, 2, 0).astype(np.int64) + c
+        if saturates:
+            np.clip(total, _INTEGERS.min, _INTEGERS.max, out=total)
+        return np.ascontiguousarray(total.astype(np.int32))
+
+    types = _BYTES[m["a"]], _BYTES[m["b"]], np.dtype(np.int32)
+    return _mma(b, (of_a, of_b, MMA_M16N8_F32, MMA_M16N8_F32), types, multiply)
 
 
 def multiply_quads(b: Binder, m: Modifiers) -> Step:
@@ -229,7 +240,8 @@ def multiply_quads(b: Binder, m: Modifiers) -> Step:
     of_a = MMA_M8N8K4_A_ROW if m["a"] == "row" else MMA_M8N8K4_A_COL
     of_b = MMA_M8N8K4_B_ROW if m["b"] == "row" else MMA_M8N8K4_B_COL
     of_c, of_d = (MMA_M8N8K4_F32 if m[x] == "f32" else MMA_M8N8K4_F16 for x in "cd")
-    arch, result = b.arch, np.dtype(np.float32 if m["d"] == "f32" else np.float16)
+    arch, result = b.arch, _FLOATS[m["d"]]
+    halves = np.dtype(np.uint16)
 
     def apart(stacked: AnyArray) -> AnyArray:
         """(rows, columns, quad pairs of all warps)"""
@@ -240,4 +252,4 @@ def multiply_quads(b: Binder, m: Modifiers) -> Step:
         products = quad_product(apart(left), apart(right), apart(c.astype(result)), arch)
         return products.reshape(8, 8, 4, -1).transpose(2, 0, 1, 3).reshape(32, 8, -1)
 
-    return _mma(b, of_a, of_b, of_c, of_d, multiply)
+    return _mma(b, (of_a, of_b, of_c, of_d), (halves, halves, _FLOATS[m["c"]]), multiply)

@@ -10,6 +10,7 @@ The opcode is made of parts that are joined without blanks:
     {.ftz}                  may be missing; the match has it as ``ftz``
     {round:.rn|.rz}         one of several, may be missing
     <type:.f32|.f64>        one of several
+    <n:8..256/8>            one of the numbers 8, 16, 24 and so on to 256
 
 A choice may raise what the form asks for: ``@7.0:80`` is PTX ISA 7.0 and sm_80. Operands are named
 as in the manual:
@@ -18,11 +19,15 @@ as in the manual:
     a:u32, d:to, d:wide     of type .u32; of the choice ``to``; of twice the form's type
     d|p:pred                a second destination that may be missing
     a*4:b32, d*vector       a vector of 4 registers; of as many as the choice says
+    d*n/2                   of half as many as the choice says
     [a]                     an address
     n=16                    a constant, with one that is legal
     target:label            a label
     c:b64?hint              there if the form has the choice ``hint``, and only then
     {, c}                   may be missing
+
+Of forms with one opcode and as many operands, that one is meant whose vectors stand where those of
+the instruction do.
 
 The last column is the first PTX ISA version and the first architecture. A line ``[module.name]``
 names the function that binds the rows below it; ``[module.name!]`` one that ends a straight run of
@@ -40,14 +45,17 @@ from cuevo.sim.aliases import Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.faults import PtxError
 from cuevo.sim.instructions.levels import ANY, Level, level
-from cuevo.sim.syntax import Instruction
+from cuevo.sim.syntax import Instruction, VectorOperand
 
 Modifiers = Mapping[str, str]
 """Choices of a form by name, without the leading dot; "" for what is missing."""
 Bind = Callable[[Binder, Modifiers], Step]
 
 _PART = re.compile(r"\{(?:(\w+):(?!:))?([^}]*)\}|<(\w+):([^>]*)>")
-_OPERAND = re.compile(r"(\[?)(\w+)(?:\|\w+)?(?:=(\d+))?\]?(?:\*(\w+))?(?::(\w+))?(?:\?(\w+))?")
+_OPERAND = re.compile(
+    r"(\[?)(\w+)(?:\|\w+)?(?:=(\d+))?\]?(?:\*(\w+)(?:/(\d+))?)?(?::(\w+))?(?:\?(\w+))?"
+)
+_NUMBERS = re.compile(r"(\d+)\.\.(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -76,9 +84,17 @@ class Parameter:
     """Whether a second destination may follow, ``d|p``."""
     constant: int | None
     count: str
+    """Registers of a vector: a number, or the choice that says it; "" for one alone."""
+    divisor: int
+    """What the number of the choice is divided by."""
     type: str
     when: str
     """The choice that it comes with."""
+
+    @property
+    def several(self) -> bool | None:
+        """Whether it is a vector of several registers; None where that is a matter of choice."""
+        return int(self.count or 1) > 1 if self.count.isdigit() or not self.count else None
 
 
 @dataclass(frozen=True)
@@ -111,6 +127,14 @@ class Form:
         most = sum(not each.when or bool(modifiers[each.when]) for each in self.operands)
         return range(most - self.optional, most + 1)
 
+    def fits(self, instruction: Instruction, modifiers: Modifiers) -> bool:
+        """Whether vectors of several registers stand where the form has them."""
+        stated = [each for each in self.operands if not each.when or modifiers[each.when]]
+        return all(
+            each.several in (isinstance(operand, VectorOperand), None)
+            for each, operand in zip(stated, instruction.operands, strict=False)
+        )
+
     def level_of(self, modifiers: Modifiers) -> Level:
         """What an opcode of the form asks for, by its choices."""
         asked = [self.level]
@@ -135,6 +159,8 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
         low, high = min(counts), max(counts)
         expected = str(low) if low == high else f"{low} to {high}"
         raise PtxError(instruction.line, f"{opcode} takes {expected} operands, not {count}")
+    if len(fitting) > 1:
+        fitting = [each for each in fitting if each[0].fits(instruction, each[1])] or fitting
     form, modifiers, needed = min(fitting, key=lambda each: each[2])
     if message := needed.refusal(kernel):
         raise PtxError(instruction.line, f"{opcode} needs {message}")
@@ -216,13 +242,14 @@ def _parameter(text: str) -> Parameter:
     match = _OPERAND.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"cannot read the operand {text!r}")
-    bracket, name, constant, count, scalar, when = match.groups()
+    bracket, name, constant, count, divisor, scalar, when = match.groups()
     return Parameter(
         name,
         bool(bracket),
         "|" in text,
         None if constant is None else int(constant),
         count or "",
+        int(divisor or 1),
         scalar or "",
         when or "",
     )
@@ -235,11 +262,22 @@ def _groups(opcode: str) -> Iterator[Group]:
             yield Group("", ((literal, ANY),), False)
         position = part.end()
         optional_name, optional, name, listed = part.groups()
-        choices = [_choice(each) for each in (listed if name else optional).split("|")]
+        texts = _numbers(listed if name else optional).split("|")
+        choices = [_choice(each) for each in texts]
         label = name or optional_name or re.sub(r"\W", "_", choices[0][0].lstrip(".:"))
         yield Group(label, tuple(choices), not name)
     if literal := opcode[position:]:
         yield Group("", ((literal, ANY),), False)
+
+
+def _numbers(text: str) -> str:
+    """``8..24/8`` as 8|16|24."""
+
+    def listed(match: re.Match[str]) -> str:
+        first, last, step = map(int, match.groups())
+        return "|".join(map(str, range(first, last + 1, step)))
+
+    return _NUMBERS.sub(listed, text)
 
 
 def _choice(text: str) -> tuple[str, Level]:

@@ -16,8 +16,8 @@ add.u64 to, q, wide; mad.lo.u32 own, t, 16, base; xor.b32 next, own, 16; xor.b32
 mad.lo.u32 other, other, 16, base; setp.eq.u32 first, warp, 0; setp.lt.u32 low, lane, 16;
 and.b32 x, t, 1; setp.eq.u32 odd, x, 1;
 """
-"""p, q: 4096 bytes each, of which those of p are read-only. Two warps a block; own: 16 bytes of a
-thread, next: those of its neighbour, other: those of the same lane of the other warp.
+"""p, q: 4096 bytes each, of which those of p are read-only. Two warps a block, or four; own: 16
+bytes of a thread, next: those of its neighbour, other: those of the same lane of another warp.
 """
 SHARED = 2048
 
@@ -29,13 +29,15 @@ class Minimal:
     """A pattern."""
     thread: tuple[int, int] | None = (0, 0)
     """Warp and lane that are named; None: none is."""
+    arch: str = "sm_80"
+    threads: int = 64
 
     def text(self, *, broken: bool) -> str:
         body = re.sub(
             r"<<(.*?)=>(.*?)>>", lambda found: found[2 if broken else 1].strip(), self.body
         )
-        return f""".version 7.8
-.target sm_80
+        return f""".version {"7.8" if self.arch == "sm_80" else "8.0"}
+.target {self.arch}
 .address_size 64
 .visible .entry broken(.param .u64 p0, .param .u64 p1)
 {{{START}{body}

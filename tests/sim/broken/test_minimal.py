@@ -6,13 +6,12 @@ not caught, so that they move when the executor learns.
 
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
-from sim.broken import minimal, minimal_order
+from sim.broken import minimal, minimal_order, minimal_wgmma
 from sim.broken.minimal import SHARED, Minimal
 
 from cuevo.errors import SimulatorError
@@ -21,6 +20,11 @@ from cuevo.sim import SimExecutor, schedule
 pytestmark = pytest.mark.unit
 
 GRID = 2
+
+
+class Run(Protocol):
+    def __call__(self, minimal: Minimal, *, broken: bool) -> None: ...
+
 
 MINIMAL = {
     f"{group}, {name}": kernel
@@ -33,6 +37,10 @@ MINIMAL = {
         "races": minimal_order.RACES,
         "barriers": minimal_order.BARRIERS,
         "warps": minimal_order.WARPS,
+        "wgmma registers": minimal_wgmma.REGISTERS,
+        "wgmma fences": minimal_wgmma.FENCES,
+        "wgmma warpgroups": minimal_wgmma.WARPGROUPS,
+        "wgmma operands": minimal_wgmma.OPERANDS,
     }.items()
     for name, kernel in kernels.items()
 }
@@ -82,6 +90,7 @@ UNCAUGHT = {
         "@first st.shared.b32 [<<own => base>>], t;",
         "one of them is written; the ISA does not say which, here it is the last lane's",
     ),
+    **minimal_wgmma.UNCAUGHT,
 }
 """With the reason as `message`."""
 
@@ -107,20 +116,20 @@ class Buffer:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(schedule, "MOST_RUNS", 100)
 
-    def launch(text: str) -> None:
+    def launch(minimal: Minimal, *, broken: bool) -> None:
         memory = np.zeros(3 * 4096, np.uint8)
         # Around each of the two arrays is memory that belongs to none.
         start = 512 + -memory.ctypes.data % 16
         p, q = (memory[at : at + 4096] for at in (start, start + 5120))
-        kernel = SimExecutor("sm_80").load_text(
-            "broken", text, lambda line: Line("broken.ptx", line)
+        kernel = SimExecutor(minimal.arch).load_text(
+            "broken", minimal.text(broken=broken), lambda line: Line("broken.ptx", line)
         )
         kernel.launch(
             (GRID, 1, 1),
-            (64, 1, 1),
+            (minimal.threads, 1, 1),
             SHARED,
             struct.pack("<2Q", p.ctypes.data, q.ctypes.data),
             buffers=[Buffer(p, True), Buffer(q, False)],
@@ -133,16 +142,16 @@ EVERY = pytest.mark.parametrize("kernel", MINIMAL.values(), ids=MINIMAL.keys())
 
 
 @EVERY
-def test_the_original_is_clean(run: Callable[[str], None], kernel: Minimal) -> None:
-    run(kernel.text(broken=False))
+def test_the_original_is_clean(run: Run, kernel: Minimal) -> None:
+    run(kernel, broken=False)
 
 
 @EVERY
-def test_the_mistake_is_caught(run: Callable[[str], None], kernel: Minimal) -> None:
+def test_the_mistake_is_caught(run: Run, kernel: Minimal) -> None:
     text = kernel.text(broken=True)
     assert text != kernel.text(broken=False)
     with pytest.raises(SimulatorError) as caught:
-        run(text)
+        run(kernel, broken=True)
     lines = text.splitlines()
     (here,) = (number for number, line in enumerate(lines, 1) if "// here" in line)
     first, quoted, _, *place = str(caught.value).splitlines()
@@ -156,6 +165,6 @@ def test_the_mistake_is_caught(run: Callable[[str], None], kernel: Minimal) -> N
 
 
 @pytest.mark.parametrize("kernel", UNCAUGHT.values(), ids=UNCAUGHT.keys())
-def test_what_is_not_caught(run: Callable[[str], None], kernel: Minimal) -> None:
-    run(kernel.text(broken=False))
-    run(kernel.text(broken=True))
+def test_what_is_not_caught(run: Run, kernel: Minimal) -> None:
+    run(kernel, broken=False)
+    run(kernel, broken=True)

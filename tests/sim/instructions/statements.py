@@ -1,6 +1,7 @@
 """Statements that use a form of the table, with operands of the right kinds; and the assembler."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,10 @@ from cuda.bindings import nvjitlink
 from cuevo.sim.instructions.table import Form, Parameter
 
 DECLARATIONS = """
-.reg .pred p<10>; .reg .b16 h<20>; .reg .b32 r<20>; .reg .b64 d<20>; .reg .f32 f<20>;
+.reg .pred p<10>; .reg .b16 h<20>; .reg .b32 r<80>; .reg .b64 d<20>; .reg .f32 f<130>;
 .reg .f64 g<20>; .param .align 16 .b8 given[64];
 """
+ONE_ARCHITECTURE = (90, "a")
 BANKS = {
     "pred": "p",
     **dict.fromkeys(("b8", "u8", "s8", "b16", "u16", "s16", "f16", "bf16"), "h"),
@@ -56,15 +58,15 @@ def places(form: Form, opcode: str) -> list[Place]:
         scalar = each.type or ("pred" if each.name in "pq" else default)
         scalar = _WIDE[default] if scalar == "wide" else m.get(scalar, scalar)
         count = re.match(r"[vx]?(\d+)", m.get(each.count, each.count))
-        registers = int(count[1]) if count else 1
-        vector = registers > 1 or each.count.isdigit() or each.count == "count"
+        registers = int(count[1]) // each.divisor if count else 1
+        vector = registers > 1 or each.count.isdigit() or each.count in ("count", "n")
         found.append(Place(each, scalar, registers, vector))
     return found
 
 
 def statement(form: Form, opcode: str) -> str:
     """The opcode with operands; those that may be missing are there."""
-    used = 0
+    used: Counter[str] = Counter()
     operands = []
     for place in places(form, opcode):
         each = place.parameter
@@ -78,12 +80,15 @@ def statement(form: Form, opcode: str) -> str:
             fixed = address if each.address else _FIXED.get(each.type) or str(each.constant)
             operands.append(fixed)
             continue
-        names = [f"{BANKS[place.scalar]}{(used + i) % 9}" for i in range(place.registers)]
-        used += place.registers
+        names, bank = [], BANKS[place.scalar]
+        for _ in range(place.registers):
+            # Those with vectors of many registers have many of them.
+            names.append(f"{bank}{used[bank] if bank in 'rf' else used[bank] % 9}")
+            used[bank] += 1
         if place.vector:
             operands.append("{" + ", ".join(names) + "}")
         else:
-            operands.append(names[0] + (f"|p{used % 9}" if each.paired else ""))
+            operands.append(names[0] + ("|p8" if each.paired else ""))
     return f"{opcode} {', '.join(operands)};"
 
 
@@ -131,11 +136,11 @@ def asked_for(complaints: Iterable[str]) -> tuple[tuple[int, int], tuple[int, st
     for each in complaints:
         if match := re.search(r"requires PTX ISA \.version (\d+)\.(\d+)", each):
             version = max(version, (int(match[1]), int(match[2])))
+        elif "not supported on .target" in each:
+            # It does not say which have it. These are of one architecture.
+            target = max(target, ONE_ARCHITECTURE)
         elif match := re.search(r"requires \.target sm_(\d+)(a?)", each):
             target = max(target, (int(match[1]), match[2]))
-        elif "not supported on .target" in each:
-            # Of what a single architecture has the assembler does not say which.
-            target = max(target, (90, "a"))
         else:
             rest.append(each)
     return version, target, rest

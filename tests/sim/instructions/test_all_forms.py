@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kernel
 
 # These want addresses, members of a warp or numbers of barriers that fit.
 ELSEWHERE = re.compile(
-    r"\[|^(bra|brx|call|ret|exit|trap|bar|barrier|shfl|vote|match|elect|redux|cp|cvta.to|mbarrier|mapa|getctarank)\b"
+    r"\[|^(bra|brx|call|ret|exit|trap|bar|barrier|shfl|vote|match|elect|redux|cp|cvta.to|mbarrier|mapa|getctarank|wgmma)\b"
 )
 
 

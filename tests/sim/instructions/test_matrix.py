@@ -9,7 +9,7 @@ import pytest
 from cuevo import layouts
 from cuevo.errors import SimulatorError
 from cuevo.sim.quad_product import quad_product
-from cuevo.sim.tensor_core import BF16, F16, block, multiply_accumulate
+from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
 
 pytestmark = pytest.mark.unit
 
@@ -110,7 +110,7 @@ def run_mma(
 
 def patterns(matrix: Any) -> Any:
     """(warps, rows, columns) as the arithmetic wants it: bits, warps last."""
-    return np.ascontiguousarray(np.moveaxis(matrix, 0, -1)).view(np.uint16)
+    return np.ascontiguousarray(np.moveaxis(matrix, 0, -1)).view(f"u{matrix.itemsize}")
 
 
 ACCUMULATOR = {"f32": np.float32, "f16": np.float16}
@@ -223,6 +223,59 @@ def test_mma_in_some_warps_only(run_kernel: Any) -> None:
     assert (out[::2] == 8).all() and (out[1::2] == 0).all()
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("depth", [4, 8])
+def test_mma_of_tf32(run_kernel: Any, numbers: Any, depth: int, arch: str) -> None:
+    rng = numbers.rng
+    a, b, c = (
+        rng.standard_normal((WARPS, *shape)).astype(np.float32)
+        for shape in ((16, depth), (depth, 8), (16, 8))
+    )
+    of_a, of_b = {
+        4: (layouts.MMA_M16N8K4_A_TF32, layouts.MMA_M16N8K4_B_TF32),
+        8: (layouts.MMA_M16N8K8_A_TF32, layouts.MMA_M16N8K8_B_TF32),
+    }[depth]
+    of_c = layouts.MMA_M16N8_F32
+    form = f"m16n8k{depth}.row.col.f32.tf32.tf32.f32"
+    out = run_mma(run_kernel, arch, form, (of_a, of_b, of_c, of_c), a, b, c)
+    start, arithmetic = np.moveaxis(c, 0, -1).copy(), block(int(arch[3:]), TF32)
+    result = multiply_accumulate(patterns(a), patterns(b), start, TF32, arithmetic)
+    np.testing.assert_array_equal(out, packed(of_c, np.moveaxis(result, -1, 0)))
+    exact = np.einsum("wik,wkj->wij", a.astype(float), b.astype(float)) + c
+    np.testing.assert_allclose(np.moveaxis(result, -1, 0), exact, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("satfinite", ["", ".satfinite"])
+@pytest.mark.parametrize("of_b", ["s8", "u8"])
+@pytest.mark.parametrize("of_a", ["s8", "u8"])
+@pytest.mark.parametrize("depth", [16, 32])
+def test_mma_of_bytes(
+    run_kernel: Any, numbers: Any, depth: int, of_a: str, of_b: str, satfinite: str
+) -> None:
+    rng, types = numbers.rng, {"s8": np.int8, "u8": np.uint8}
+    a, b = (
+        rng.integers(0, 256, (WARPS, *shape)).astype(np.uint8).view(types[name])
+        for name, shape in ((of_a, (16, depth)), (of_b, (depth, 8)))
+    )
+    # The first warp's sums are near the ends of the range.
+    ends = np.where(rng.random((WARPS, 16, 8)) < 0.5, 2**31 - 1000, -(2**31) + 1000)
+    c = rng.integers(-1000, 1000, ends.shape)
+    c[0] = ends[0]
+    fragments = {
+        16: (layouts.MMA_M16N8K16_A_8BIT, layouts.MMA_M16N8K16_B_8BIT),
+        32: (layouts.MMA_M16N8K32_A_8BIT, layouts.MMA_M16N8K32_B_8BIT),
+    }[depth]
+    of_c = layouts.MMA_M16N8_F32
+    form = f"m16n8k{depth}.row.col{satfinite}.s32.{of_a}.{of_b}.s32"
+    matrices = a, b, c.astype(np.int32)
+    out = run_mma(run_kernel, "sm_80", form, (*fragments, of_c, of_c), *matrices)
+    exact = np.einsum("wik,wkj->wij", a.astype(np.int64), b.astype(np.int64)) + c
+    low, high = -(2**31), 2**31 - 1
+    assert (exact < low).any() or (exact > high).any()
+    wanted = np.clip(exact, low, high) if satfinite else (exact - low) % 2**32 + low
+    np.testing.assert_array_equal(out, packed(of_c, wanted.astype(np.int32)))
+
+
 MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {c,c,c,c}, {a,a}, {a}, {c,c,c,c};"
 EIGHT = "{c,c,c,c,c,c,c,c}"
 QUADS = f"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {EIGHT}, {{a,a}}, {{a,a}}, {EIGHT};"
@@ -250,6 +303,8 @@ def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {a}, [x];", "sm_80", "needs 2 registers"),
         (MMA.replace("{a,a}", "{a,1}"), "sm_80", "must be registers"),
         (MMA.replace("m16n8k8", "m16n8k4"), "sm_80", "does not know"),
+        (MMA.replace("bf16", "tf32"), "sm_75", "needs sm_80"),
+        (MMA.replace("bf16", "tf32"), "sm_80", "needs 4 registers"),
         (QUADS.replace("f32.f16.f16.f32", "f16.f16.f16.f32"), "sm_70", "does not know"),
         (QUADS.replace("{a,a}", "{a,0}"), "sm_70", "must be registers"),
         (QUADS.replace("{a,a}", "{a,a,a,a}"), "sm_70", "needs 2 registers"),

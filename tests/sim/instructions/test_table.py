@@ -54,7 +54,9 @@ def test_choices_are_found_by_name() -> None:
         "mul.s32",
         "ldx.global.b32",
         "ld.global.b32.v2",
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16",
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3",
+        "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16",
+        "wgmma.mma_async.sync.aligned.m64n264k16.f32.bf16.bf16",
     ],
 )
 def test_the_unknown_is_refused_by_name_and_line(opcode: str) -> None:
@@ -137,11 +139,13 @@ def test_no_opcode_has_two_forms() -> None:
     for form in forms():
         for opcode in sample(form, 20):
             count = max(form.counts(chosen(form, opcode)))
+            vectors = [each.several for each in form.operands]
             others = [
                 other.row
                 for other in forms()
                 if (match := other.expression.fullmatch(opcode)) is not None
                 and count in other.counts({k: v or "" for k, v in match.groupdict().items()})
+                and vectors == [each.several for each in other.operands]
             ]
             assert others == [form.row], opcode
 
@@ -168,8 +172,11 @@ def test_the_notation() -> None:
 [x.y!]
 op{.ftz}{round:.rn|.rz}<type:KINDS>.z
     .tail                d|q:pred, a*4:b32, [p], n=16{, c, e:type}        6.1:75
+op.n<n:8..16/4>k    d*n/2                                                 6.1:75
     """
-    (form,) = read(text.replace("    ", "") + rows)
+    form, numbered = read(text.replace("    ", "") + rows)
+    assert list(sample(numbered)) == ["op.n8k", "op.n12k", "op.n16k"]
+    assert (numbered.operands[0].count, numbered.operands[0].divisor) == ("n", 2)
     assert form.control and form.binder == "x.y" and form.level == Level((6, 1), 75)
     assert set(sample(form)) >= {"op.a.z.tail", "op.ftz.rz.b.z.tail"}
     assert form.level_of(chosen(form, "op.a.z.tail")) == Level((7, 0), 80)

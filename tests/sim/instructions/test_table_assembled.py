@@ -78,6 +78,13 @@ def test_the_table_asks_for_what_the_assembler_asks_for() -> None:
     assert not wrong, "\n".join(wrong[:20])
 
 
+def test_what_one_architecture_has_alone() -> None:
+    listed = [text for _, text, level in sampled() if level.special]
+    assert len(listed) > 100
+    for text, found in zip(listed, complaints(listed, "9.0", "sm_90", "sm_90"), strict=True):
+        assert any("not supported on .target 'sm_90'" in each for each in found), (text, found)
+
+
 def test_each_form_assembles_at_its_version_and_target() -> None:
     by_level: dict[Level, list[str]] = defaultdict(list)
     for opcode, text, level in sampled()[::5]:

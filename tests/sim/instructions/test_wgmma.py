@@ -1,0 +1,276 @@
+"""cuevo.sim.instructions.wgmma: what is computed, of which operands."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sim.instructions.wgmma_kernels import (
+    ACCUMULATORS,
+    B_AT,
+    BYTES,
+    FENCE,
+    FORMS,
+    ISSUE,
+    WAIT,
+    Image,
+    Product,
+    braces,
+    epilogue,
+    freed,
+    held,
+    prologue,
+    run,
+)
+
+from cuevo.errors import SimulatorError
+from cuevo.layouts import MatrixDescriptor
+from cuevo.sim.shared_memory import WINDOW, SharedMemory
+from cuevo.sim.tensor_core import block, multiply_accumulate
+
+pytestmark = pytest.mark.unit
+
+
+def integers(rng: Any, product: Product) -> tuple[Any, Any, Any]:
+    """A, B and C of small integers, whose product is exact in every format."""
+    a = rng.integers(-4, 5, (64, product.depth)).astype(product.dtype)
+    b = rng.integers(-4, 5, (product.depth, product.n)).astype(product.dtype)
+    c = rng.integers(-64, 65, (64, product.n)).astype(ACCUMULATORS[product.d])
+    return a, b, c
+
+
+def exact(a: Any, b: Any, c: Any) -> Any:
+    return (a.astype(float) @ b.astype(float) + c.astype(float)).astype(c.dtype)
+
+
+@pytest.mark.parametrize("n", range(8, 257, 8))
+def test_shapes(run_kernel: Any, numbers: Any, n: int) -> None:
+    d, ab = FORMS[n // 8 % len(FORMS)]
+    for swizzle_a in (-1, 64):
+        product = Product(n, d, ab, swizzle_a=swizzle_a)
+        a, b, c = integers(numbers.rng, product)
+        np.testing.assert_array_equal(run(run_kernel, product, a, b, c), exact(a, b, c))
+
+
+@pytest.mark.parametrize("swizzle_b", [0, 32, 64, 128])
+@pytest.mark.parametrize("swizzle_a", [-1, 0, 32, 64, 128])
+def test_operands(run_kernel: Any, numbers: Any, swizzle_a: int, swizzle_b: int) -> None:
+    base = Product(80, swizzle_a=swizzle_a, swizzle_b=swizzle_b)
+    majors = [(x, y) for x in (False, True)[: 1 + (swizzle_a >= 0)] for y in (False, True)]
+    products = [replace(base, mn_major_a=x, mn_major_b=y) for x, y in majors]
+    for product in (*products, replace(base, ab="tf32")):
+        a, b, c = integers(numbers.rng, product)
+        np.testing.assert_array_equal(run(run_kernel, product, a, b, c), exact(a, b, c))
+
+
+@pytest.mark.parametrize(("d", "ab"), FORMS)
+@pytest.mark.parametrize("n", [24, 256])
+def test_bits(run_kernel: Any, numbers: Any, n: int, d: str, ab: str) -> None:
+    """Numbers that are rounded, zeros, infinities and NaNs among them."""
+    product, rng = Product(n, d, ab), numbers.rng
+
+    def wide(*shape: int) -> Any:
+        x = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)
+        x[rng.random(shape) < 0.1] = 0
+        return x
+
+    a, b = wide(64, product.depth).astype(product.dtype), wide(product.depth, n)
+    b, c = b.astype(product.dtype), wide(64, n).astype(ACCUMULATORS[d])
+    a[5, 3], b[2, 7], c[9, 1], c[5, 7] = np.inf, np.nan, -np.inf, np.nan
+    found = run(run_kernel, product, a, b, c)
+    bits = f"u{product.dtype.itemsize}"
+    with np.errstate(all="ignore"):
+        wanted = multiply_accumulate(
+            a.view(bits)[..., None],
+            b.view(bits)[..., None],
+            c[..., None],
+            product.dtype,
+            block(90, product.dtype),
+        )[..., 0]
+    assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("swizzle_a", [-1, 128])
+@pytest.mark.parametrize(("scale_a", "scale_b"), [(1, -1), (-1, 1), (-1, -1)])
+def test_signs(run_kernel: Any, numbers: Any, scale_a: int, scale_b: int, swizzle_a: int) -> None:
+    for ab in ("f16", "tf32"):
+        product = Product(16, ab=ab, swizzle_a=swizzle_a, scale_a=scale_a, scale_b=scale_b)
+        a, b, c = integers(numbers.rng, product)
+        wanted = exact(scale_a * a, scale_b * b, c)
+        np.testing.assert_array_equal(run(run_kernel, product, a, b, c), wanted)
+
+
+@pytest.mark.parametrize("scale", ["0", "!scale"])
+@pytest.mark.parametrize(("d", "ab"), FORMS)
+def test_without_what_was_there(run_kernel: Any, numbers: Any, d: str, ab: str, scale: str) -> None:
+    product = Product(32, d, ab)
+    a, b, c = integers(numbers.rng, product)
+    c[3, 4] = np.nan
+    body = f"{FENCE} {product.statement(scale=scale)} {ISSUE} {WAIT}"
+    found = run(run_kernel, product, a, b, c, body)
+    np.testing.assert_array_equal(found, exact(a, b, np.zeros_like(c)))
+    assert not np.signbit(found[found == 0]).any()
+
+
+def test_accumulators_that_nobody_has_written(run_kernel: Any, numbers: Any) -> None:
+    product = Product(32)
+    a, b, c = integers(numbers.rng, product)
+    first, second = (product.statement(d="e", scale=scale) for scale in ("!scale", "scale"))
+    moves = "".join(f"mov.b32 d{i}, e{i};" for i in range(product.registers))
+    body = f"{FENCE} {first} {second} {ISSUE} {WAIT} {moves}"
+    found = run(run_kernel, product, a, b, c, body)
+    np.testing.assert_array_equal(found, exact(a, b, exact(a, b, np.zeros_like(c))))
+
+
+@pytest.mark.parametrize(("d", "ab"), FORMS)
+def test_chains(run_kernel: Any, numbers: Any, d: str, ab: str) -> None:
+    """Each goes on from what the one before leaves, in one group or several, with fences or not."""
+    product = Product(40, d, ab)
+    a, b, c = integers(numbers.rng, product)
+    one = product.statement()
+    negative = replace(product, scale_b=-1).statement()
+    body = f"""
+    {FENCE} {one} {one} {ISSUE} {one} {ISSUE} {FENCE} {one} {ISSUE} {negative} {ISSUE}
+    wgmma.wait_group.sync.aligned 2; {FENCE} {one} {ISSUE} {WAIT} {one} {ISSUE} {WAIT}
+    """
+    found = run(run_kernel, product, a, b, c, body)
+    wanted = c.astype(float) + 5 * (a.astype(float) @ b.astype(float))
+    np.testing.assert_array_equal(found, wanted.astype(c.dtype))
+
+
+def test_several_accumulators(run_kernel: Any, numbers: Any) -> None:
+    """Two sets of them, retired one after the other."""
+    product = Product(16, swizzle_a=-1)
+    a, b, c = integers(numbers.rng, product)
+    count = product.registers
+    adds = "".join(f"add.f32 d{i}, d{i}, e{i};" for i in range(count))
+    body = f"""
+    {"".join(f"mov.b32 e{i}, d{i};" for i in range(count))}
+    {FENCE} {product.statement(d="e")} {ISSUE} {product.statement()} {product.statement()} {ISSUE}
+    wgmma.wait_group.sync.aligned 1; {"".join(f"add.f32 e{i}, e{i}, e{i};" for i in range(count))}
+    {WAIT} {adds}
+    """
+    found = run(run_kernel, product, a, b, c, body)
+    wanted = 3 * c.astype(float) + 4 * (a.astype(float) @ b.astype(float))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def tile(image: Image, matrix: Any, offset: int) -> int:
+    """Put (rows, 64) there, in rows of 128 swizzled bytes; the bits of its descriptor."""
+    rows = np.arange(matrix.shape[0])[:, None]
+    chunk = np.arange(8)[None, :] ^ rows % 8
+    to = image.content[offset : offset + 128 * len(rows)].reshape(-1, 8, 16)
+    to[rows, chunk] = np.ascontiguousarray(matrix).view(np.uint8).reshape(-1, 8, 16)
+    return MatrixDescriptor(WINDOW + offset, 16, 1024, 128).bits
+
+
+@pytest.mark.parametrize("grid", [1, 3])
+def test_warpgroups_and_steps_of_k(run_kernel: Any, numbers: Any, grid: int) -> None:
+    """Two warpgroups with halves of A, B of both, k = 64 in a loop that moves the descriptors."""
+    product, rng = Product(48), numbers.rng
+    a = rng.integers(-4, 5, (128, 64)).astype(np.float16)
+    b = rng.integers(-4, 5, (48, 64)).astype(np.float16)
+    c = rng.integers(-9, 10, (2, grid, 64, 48)).astype(np.float32)
+    image = Image()
+    descriptors = np.array([tile(image, a, 0), tile(image, b, 16384)], np.uint64)
+    body = f"""
+    shr.u32 x, t, 7; mul.wide.u32 from, x, {64 * 128 // 16}; add.u64 a, a, from; mov.u32 y, 0;
+    {FENCE}
+    NEXT: {product.statement()} {ISSUE}
+    add.u64 a, a, 2; add.u64 b, b, 2; add.u32 y, y, 1; setp.lt.u32 odd, y, 4; @odd bra NEXT;
+    {WAIT}
+    """
+    # Blocks have their own accumulators: (block, thread, register).
+    start = np.stack([[held(part) for part in c[:, g]] for g in range(grid)])
+    out = np.zeros_like(start)
+    text = prologue(product.registers, BYTES, warpgroup=256) + body + epilogue(product.registers)
+    place = f"mov.u32 x, %ctaid.x; mad.wide.u32 p, x, {256 * 4 * product.registers}, p;"
+    for parameter in ("p3", "p4"):
+        text = text.replace(f"[{parameter}];", f"[{parameter}]; {place}")
+    arrays = image.content, descriptors, np.zeros((256, 4), np.uint32), start, out
+    run_kernel(text, *arrays, grid=grid, block=256, arch="sm_90a")
+    for block_number, half in np.ndindex(grid, 2):
+        rows = a[64 * half : 64 * half + 64]
+        wanted = exact(rows, b.T, c[half, block_number])
+        np.testing.assert_array_equal(freed(out[block_number, half], np.float32), wanted)
+
+
+def test_warps_that_come_one_after_the_other(run_kernel: Any, numbers: Any) -> None:
+    """Each warp runs all of it before the next, and is compared with the first."""
+    product = Product(16)
+    a, b, c = integers(numbers.rng, product)
+    body = f"""
+    mov.u32 y, 0; shr.u32 x, t, 5;
+    TURN: setp.ne.u32 odd, x, y; @odd bra.uni NEXT;
+    {FENCE} {product.statement()} {product.statement()} {ISSUE} {WAIT}
+    NEXT: add.u32 y, y, 1; setp.lt.u32 odd, y, 4; @odd bra.uni TURN;
+    """
+    found = run(run_kernel, product, a, b, c, body)
+    np.testing.assert_array_equal(found, exact(a, b, exact(a, b, c)))
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (Product(8).statement().replace("d0, d1", "d0, d0"), "twice among the accumulators"),
+        (Product(8, swizzle_a=-1).statement(a="d"), "is an accumulator and holds elements of A"),
+        (Product(8, "f16").statement(d="f"), r"f0 is declared .f32; wgmma needs .b32 here"),
+        (Product(8).statement(d="s"), r"s0 is declared .s32; wgmma needs .b32 or .f32 here"),
+        (Product(8, swizzle_a=-1).statement(a="f"), r"f0 is declared .f32; wgmma needs .b32"),
+        (Product(8, ab="tf32", swizzle_a=-1).statement(a="s"), "s0 is declared .s32"),
+        (Product(8).statement(scale="2"), "scale-d is a predicate, or 0 or 1, not 2"),
+        (Product(8, scale_a=2).statement(), "imm-scale is 1 or -1"),
+        (Product(8).statement().replace("0, 0;", "0, 2;"), "imm-trans is 0 or 1"),
+        (Product(8).statement().replace("d3", "_"), "fragments of wgmma must be registers"),
+        (Product(8, swizzle_a=-1).statement().replace("a3", "7"), "must be registers"),
+        (Product(16).statement().replace(braces("d", 8), braces("d", 4)), "needs 8 registers"),
+        (Product(8).statement().replace(", a, b,", ", x, b,"), "x is declared .b32"),
+        (Product(8).statement().replace(" b,", " x,"), "x is declared .b32"),
+        (Product(8).statement().replace("0, 0;", "0;"), "imm-trans-a is there if A is in shared"),
+        (Product(8, swizzle_a=-1).statement().replace(";", ", 0;"), "imm-trans-a is there if A is"),
+        (Product(8).statement().replace("0, 0;", "0, 0, 0;"), "takes 7 to 8 operands, not 9"),
+        (Product(8, ab="tf32").statement().replace(";", ", 0;"), "takes 6 operands, not 7"),
+        ("wgmma.wait_group.sync.aligned -1;", "there are no -1 groups"),
+        (Product(8).statement().replace("n8", "n12"), "does not know"),
+    ],
+)
+def test_what_is_refused_at_load(run_kernel: Any, statement: str, message: str) -> None:
+    with pytest.raises(SimulatorError, match=message):
+        declared = ".reg .f32 f<4>; .reg .s32 s<4>;"
+        run_kernel(f"{prologue(16, 0)} {declared} {statement}", *[np.zeros(1)] * 4, arch="sm_90a")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
+def test_other_architectures_have_none(run_kernel: Any, arch: str) -> None:
+    with pytest.raises(SimulatorError, match=r"wgmma\.fence\.sync\.aligned needs sm_90a"):
+        run_kernel(FENCE, arch=arch)
+
+
+def test_what_is_read_until_when(run_kernel: Any, numbers: Any, monkeypatch: Any) -> None:
+    """Shared memory is told of each byte, once when a wgmma is issued and once when it is waited
+    for.
+    """
+    events: list[tuple[str, Any]] = []
+
+    def noting(name: str) -> Any:
+        def note(memory: Any, indices: Any, size: int, mask: Any) -> None:
+            lanes = indices if mask is None else indices[mask]
+            events.append((name, set((lanes * size).ravel().tolist())))
+
+        return note
+
+    monkeypatch.setattr(SharedMemory, "begin_async_read", noting("begin"))
+    monkeypatch.setattr(SharedMemory, "end_async_read", noting("end"))
+    product = Product(40, swizzle_a=32, swizzle_b=0)
+    a, b, c = integers(numbers.rng, product)
+    body = f"""
+    {FENCE} {product.statement()} {ISSUE} {product.statement()} {ISSUE}
+    wgmma.wait_group.sync.aligned 1; @first {WAIT} @!first {WAIT}
+    """
+    run(run_kernel, product, a, b, c, body)
+    every = set(range(0, 64 * 32, 16)) | set(range(B_AT, B_AT + 40 * 32, 16))
+    # A in one pass, B in three.
+    names = [name for name, _ in events]
+    assert names == ["begin"] * 8 + ["end"] * 4 + ["end"] * 8
+    for part in (events[:4], events[4:8], events[8:12], events[12:]):
+        assert set().union(*(places for _, places in part)) == every
