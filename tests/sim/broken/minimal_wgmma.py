@@ -306,7 +306,7 @@ OPERANDS = {
         {WGMMA} // here
         {COMMIT} {WAIT}
         """,
-        "read of 16 bytes at shared offset 512, where nothing was written",
+        "asynchronous read at shared offset 512, where nothing was written",
     ),
     "past the end": _kernel(
         f"""
@@ -324,7 +324,7 @@ OPERANDS = {
         {WGMMA} // here
         {COMMIT} {WAIT}
         """,
-        "read of 16 bytes at shared offset 0, to which an asynchronous copy is still in flight",
+        "asynchronous read at shared offset 0, to which an asynchronous copy is still in flight",
     ),
     "no barrier": _kernel(
         f"""
@@ -332,8 +332,24 @@ OPERANDS = {
         {WGMMA} // here
         {COMMIT} {WAIT}
         """,
-        "data race: reads shared offset",
+        "data race: asynchronously reads shared offset",
         None,
+    ),
+    "no fence of the proxy": _kernel(
+        f"""
+        {START} <<fence.proxy.async; => >> bar.sync 0; {FENCE}
+        {WGMMA} // here
+        {COMMIT} {WAIT}
+        """,
+        "written by ordinary instructions, without a fence.proxy.async between",
+    ),
+    "written over while it is read": _kernel(
+        f"""
+        {READY} {FENCE} {WGMMA} {COMMIT} <<{WAIT} => >> bar.sync 0;
+        {FILL} // here
+        <<=> {WAIT}>>
+        """,
+        "which an asynchronous instruction still reads: its group was not waited for",
     ),
     "bits without a meaning": _kernel(
         f"""
@@ -366,16 +382,5 @@ OPERANDS = {
         {COMMIT} {WAIT}
         """,
         "the operand needs 32 bytes of each row of the swizzle's pattern, and its start leaves",
-    ),
-}
-
-UNCAUGHT = {
-    "a wgmma reads what was stored without a fence of the proxy": _kernel(
-        f"{START} <<fence.proxy.async; => >> bar.sync 0; {FENCE} {WGMMA} {COMMIT} {WAIT}",
-        "generic stores are seen by the asynchronous proxy at once here",
-    ),
-    "a store to what a wgmma in flight reads": _kernel(
-        f"{READY} {FENCE} {WGMMA} {COMMIT} bar.sync 0; <<{WAIT} => >> {FILL} <<=> {WAIT}>>",
-        "operands in shared memory are read when the wgmma is issued",
     ),
 }

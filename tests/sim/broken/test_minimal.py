@@ -90,7 +90,6 @@ UNCAUGHT = {
         "@first st.shared.b32 [<<own => base>>], t;",
         "one of them is written; the ISA does not say which, here it is the last lane's",
     ),
-    **minimal_wgmma.UNCAUGHT,
 }
 """With the reason as `message`."""
 

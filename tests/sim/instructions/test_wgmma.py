@@ -253,14 +253,16 @@ def test_what_is_read_until_when(run_kernel: Any, numbers: Any, monkeypatch: Any
     events: list[tuple[str, Any]] = []
 
     def noting(name: str) -> Any:
-        def note(memory: Any, indices: Any, size: int, mask: Any) -> None:
-            lanes = indices if mask is None else indices[mask]
-            events.append((name, set((lanes * size).ravel().tolist())))
+        told = getattr(SharedMemory, name)
+
+        def note(memory: Any, units: Any, warps: Any) -> Any:
+            events.append((name, set((units * 16).tolist())))
+            return told(memory, units, warps)
 
         return note
 
-    monkeypatch.setattr(SharedMemory, "begin_async_read", noting("begin"))
-    monkeypatch.setattr(SharedMemory, "end_async_read", noting("end"))
+    monkeypatch.setattr(SharedMemory, "begin_async_read", noting("begin_async_read"))
+    monkeypatch.setattr(SharedMemory, "end_async_read", noting("end_async_read"))
     product = Product(40, swizzle_a=32, swizzle_b=0)
     a, b, c = integers(numbers.rng, product)
     body = f"""
@@ -271,6 +273,6 @@ def test_what_is_read_until_when(run_kernel: Any, numbers: Any, monkeypatch: Any
     every = set(range(0, 64 * 32, 16)) | set(range(B_AT, B_AT + 40 * 32, 16))
     # A in one pass, B in three.
     names = [name for name, _ in events]
-    assert names == ["begin"] * 8 + ["end"] * 4 + ["end"] * 8
+    assert names == ["begin_async_read"] * 8 + ["end_async_read"] * 12
     for part in (events[:4], events[4:8], events[8:12], events[12:]):
         assert set().union(*(places for _, places in part)) == every
