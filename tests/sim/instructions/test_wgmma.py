@@ -1,5 +1,6 @@
 """cuevo.sim.instructions.wgmma: what is computed, of which operands."""
 
+import re
 import struct
 from dataclasses import replace
 from typing import Any
@@ -278,30 +279,36 @@ def test_many_of_them(run_kernel: Any, numbers: Any) -> None:
 
 
 def test_a_launch_after_a_fault(numbers: Any) -> None:
-    """A kernel that does not wait, or has no fence, where the first register of A says so; nothing
-    of a launch is there in the next one.
+    """A kernel of which one launch does not wait, one has no fence, in one a warp passes by, as the
+    first register of A says; nothing of it is there in the next launch.
     """
     product = Product(16)
     a, b, c = integers(numbers.rng, product)
     body = f"""
+    .reg .pred third; setp.eq.u32 third, a0, 3; @third bra END;
     setp.eq.u32 first, a0, 1; setp.eq.u32 odd, a0, 2; @!odd {FENCE}
-    {product.statement(d="e", scale="0")} {ISSUE} @!first {WAIT}
-    {"".join(f"mov.b32 d{i}, e{i};" for i in range(product.registers))} {WAIT}
+    {product.statement(d="e", scale="0")} {product.statement()} {ISSUE} @!first {WAIT}
+    {"".join(f"add.f32 d{i}, d{i}, e{i};" for i in range(product.registers))} {WAIT}
+    END:
     """
     text, arrays = around(product, a, b, held(c), body)
     loaded = SimExecutor("sm_90a").load_text("test", kernel_text(text, 5, "sm_90a"))
     out = np.zeros_like(arrays[3])
     buffers = [Buffer(each) for each in (*arrays, out)]
     params = struct.pack("<5Q", *(each.pointer for each in buffers))
-    wrong = {1: "touches the register e0, which a wgmma in flight", 2: "without a wgmma.fence"}
-    for kind in (0, 1, 0, 2, 0):
-        arrays[2][...], out[...] = kind, 0
+    wrong = {
+        1: "touches the register d0, which a wgmma in flight",
+        2: "a wgmma without a wgmma.fence before",
+        3: "exits after 0 wgmma",
+    }
+    for kind in (0, 2, 0, 1, 0, 3, 0):
+        arrays[2][:32], out[...] = kind, 0
         if kind:
-            with pytest.raises(SimulatorError, match=wrong[kind]):
+            with pytest.raises(SimulatorError, match=re.escape(wrong[kind])):
                 loaded.launch((1, 1, 1), (128, 1, 1), 0, params, buffers=buffers)
             continue
         loaded.launch((1, 1, 1), (128, 1, 1), 0, params, buffers=buffers)
-        np.testing.assert_array_equal(freed(out, np.float32), exact(a, b, np.zeros_like(c)))
+        np.testing.assert_array_equal(freed(out, np.float32), exact(2 * a, b, c))
 
 
 def test_the_end_of_the_text_is_an_exit(run_kernel: Any) -> None:
