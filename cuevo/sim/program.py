@@ -77,8 +77,6 @@ class Program:
             for slot in operation.suspects
             if slot not in operation.conditional and (guard is None or slot != guard.register.slot)
         ]
-        for slot in operation.conditional.intersection(operation.suspects):
-            machine.track(slot)
         if suspects:
             step = _checking(step, suspects, machine)
         if guard is None:
