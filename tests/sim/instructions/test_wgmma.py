@@ -317,7 +317,7 @@ def test_the_end_of_the_text_is_an_exit(run_kernel: Any) -> None:
     .reg .f32 d<4>; .reg .b32 a<4>; .reg .b64 b; .shared .align 128 .b8 smem[2048]; .reg .b32 x;
     mov.u32 x, %tid.x; shl.b32 x, x, 4; add.u32 x, x, 1024; st.shared.v4.b32 [x], {{x, x, x, x}};
     {"".join(f"mov.b32 a{i}, 0; mov.f32 d{i}, 0f00000000;" for i in range(4))}
-    mov.b64 b, {MatrixDescriptor(1024, 128, 128).bits}; bar.sync 0; {FENCE}
+    mov.b64 b, {MatrixDescriptor(1024, 128, 128).bits}; fence.proxy.async; bar.sync 0; {FENCE}
     {product.statement(scale="0")}
     {ISSUE}
     """
