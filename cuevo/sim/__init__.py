@@ -25,5 +25,6 @@ in its last launch, and for each access of shared memory the wavefronts that its
 from cuevo.sim.banks import BankUse
 from cuevo.sim.executor import LoadedKernel, SimExecutor
 from cuevo.sim.profile import InstructionUse, Profile
+from cuevo.sim.sectors import SectorUse
 
-__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SimExecutor"]
+__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SectorUse", "SimExecutor"]

@@ -229,7 +229,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(run_kernel: Any, name: str) -> None:
     body, message = REFUSED[name]
-    out, source = arrays(4096)
+    out, _ = arrays(4096)
     aligned = np.zeros(4112, np.uint32)
     skip = -aligned.ctypes.data % 64 // 4
     aligned = aligned[skip : skip + 4096]
@@ -240,7 +240,7 @@ def test_what_is_refused(run_kernel: Any, name: str) -> None:
 def test_an_mbarrier_of_which_the_engine_does_not_know(run_kernel: Any) -> None:
     out, source = arrays()
     init = "@first mbarrier.init.shared.b64 [m], 1; bar.sync 0;"
-    with pytest.raises(SimulatorError, match="works on shared offset .* fence.proxy.async"):
+    with pytest.raises(SimulatorError, match=r"works on shared offset .* fence.proxy.async"):
         run(run_kernel, GO + WAIT, out, source, out, init=init)
 
 
