@@ -8,7 +8,7 @@
     python3 tools/bench_gemm.py rmw                           c = a.b + c/2, c prefetched or not
     python3 tools/bench_gemm.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
-Contenders: cuBLAS; cuevo, by whatever kernel it takes; on Hopper also gemm_sm80, which has mma.sync.
+Contenders: cuBLAS; cuevo, by whatever kernel it takes; on Hopper also gemm_sm80, by mma.sync.
 Columns: ms, median device time of a call by events, contenders taking turns on rotating inputs;
 TF/s, 2 M N K operations over it; x, the time over that of the first row; error, the norm of the
 difference to float64 over the norm, on a few rows; host us, host time of a repeated call.
