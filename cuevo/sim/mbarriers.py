@@ -223,7 +223,9 @@ class Mbarriers:
             offset = self._shared.offset_of(int(self._indices[slot]), BYTES)
             what = f"phase {phase} of the mbarrier at shared offset {offset} lacks "
             what += f"{self._pending[slot]} of {self._count[slot]} arrivals and "
-            yield line, what + f"{self._bytes[slot]} bytes"
+            count = self._bytes[slot]
+            more = f"{count} bytes" if count >= 0 else f"has {-count} bytes that nobody expects"
+            yield line, what + more
 
     # -- Inner ------------------------------------------------------------------------------------
 

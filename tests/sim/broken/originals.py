@@ -215,9 +215,9 @@ CASES: dict[str, Callable[[], Original]] = {
     # A threadblock with three tiles of four laps in three stages, so that each tile begins with
     # another stage, and stages are filled again.
     "gemm_sm90a": lambda: _gemm_sm90a(block_n=64, stages=3, blocks=1, schedule="cooperative"),
-    # Warpgroup 0 has two tiles, warpgroup 1 has one.
+    # Two tiles for each of the warpgroups: four laps in three stages are a stage further each time.
     "gemm_sm90a, pingpong": lambda: _gemm_sm90a(
-        block_m=64, block_n=64, stages=3, blocks=1, schedule="pingpong", m=130
+        block_m=64, block_n=64, stages=3, blocks=1, schedule="pingpong", m=200
     ),
     # Two tiles on top of each other, twice.
     "gemm_sm90a, clusters": lambda: _gemm_sm90a(
