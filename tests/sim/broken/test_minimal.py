@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
-from sim.broken import minimal, minimal_order, minimal_wgmma
+from sim.broken import minimal, minimal_async, minimal_cluster, minimal_order, minimal_wgmma
 from sim.broken.minimal import SHARED, Minimal
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor, schedule
+from cuevo.tensor_map import TensorMap
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +42,15 @@ MINIMAL = {
         "wgmma fences": minimal_wgmma.FENCES,
         "wgmma warpgroups": minimal_wgmma.WARPGROUPS,
         "wgmma operands": minimal_wgmma.OPERANDS,
+        "phases": minimal_async.PHASES,
+        "mbarriers": minimal_async.OBJECTS,
+        "bulk loads": minimal_async.LOADS,
+        "bulk stores": minimal_async.STORES,
+        "boxes": minimal_async.BOXES,
+        "stages": minimal_async.STAGES,
+        "clusters": minimal_cluster.BARRIERS,
+        "peers": minimal_cluster.PEERS,
+        "multicasts": minimal_cluster.MULTICASTS,
     }.items()
     for name, kernel in kernels.items()
 }
@@ -114,6 +124,16 @@ class Buffer:
         return self.pointer, self.pointer + self.array.nbytes
 
 
+def _parameters(p: Any, q: Any) -> bytes:
+    maps = b"".join(
+        TensorMap(
+            "u32", each.ctypes.data, (32, 32), (128,), (32, 8), swizzle=128
+        ).encode_for_executor()
+        for each in (p, q)
+    )
+    return struct.pack("<2Q48x", p.ctypes.data, q.ctypes.data) + maps
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(schedule, "MOST_RUNS", 100)
@@ -130,7 +150,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             (GRID, 1, 1),
             (minimal.threads, 1, 1),
             SHARED,
-            struct.pack("<2Q", p.ctypes.data, q.ctypes.data),
+            _parameters(p, q)[: minimal.parameter_bytes],
             buffers=[Buffer(p, True), Buffer(q, False)],
         )
 
