@@ -21,9 +21,7 @@ STORE, READ = "st.shared.b32 [own], t;", "ld.shared.b32 x, [other];"
 
 
 def wait(at: str = "m", parity: str = "0", name: str = "W") -> str:
-    return (
-        f"{name}: mbarrier.try_wait.parity.shared.b64 done, [{at}], {parity}; @!done bra {name};"
-    )
+    return f"{name}: mbarrier.try_wait.parity.shared.b64 done, [{at}], {parity}; @!done bra {name};"
 
 
 WAIT = wait()
@@ -147,7 +145,7 @@ PHASES = {
         "more arrivals at an mbarrier than its phase expects",
     ),
     "arrivals of a warp that count twice": _kernel(
-        f"""
+        """
         @first mbarrier.arrive.shared.b64 _, [m], <<1 => 2>>; // here
         """,
         "more arrivals at an mbarrier than its phase expects",
@@ -269,33 +267,33 @@ COMMITTED = "@lead cp.async.bulk.commit_group;"
 SAVED = "cp.async.bulk.wait_group.read 0;"
 
 
-def _load(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
+def load(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
     return _kernel(body, message, thread, count=1)
 
 
 LOADS = {
-    "not waited for": _load(
+    "not waited for": load(
         f"""
         {GO} mad.lo.u32 w, t, 16, tile; <<{WAIT} => >>
         ld.shared.b32 x, [w]; // here
         """,
         "to which an asynchronous copy is still in flight",
     ),
-    "waited for at another mbarrier": _load(
+    "waited for at another mbarrier": load(
         f"""
         @lead {RELEASE} {GO} mad.lo.u32 w, t, 16, tile; {wait("<<m => m+8>>")}
         ld.shared.b32 x, [w]; // here
         """,
         "to which an asynchronous copy is still in flight",
     ),
-    "the phase before": _load(
+    "the phase before": load(
         f"""
         {GO} mad.lo.u32 w, t, 16, tile; {wait("m", "<<0 => 1>>")}
         ld.shared.b32 x, [w]; // here
         """,
         "to which an asynchronous copy is still in flight",
     ),
-    "read although another copy only has come": _load(
+    "read although another copy only has come": load(
         f"""
         {GO} @lead mbarrier.arrive.expect_tx.shared.b64 _, [m+8], 16;
         @lead {LOAD} [tile+1024], [p], 16, [m+8]; mad.lo.u32 w, t, 16, tile;
@@ -305,7 +303,7 @@ LOADS = {
         """,
         "data race: reads shared offset 0, which an asynchronous copy wrote|still in flight",
     ),
-    "counted by another mbarrier": _load(
+    "counted by another mbarrier": load(
         f"""
         @lead {EXPECT} @lead {LOAD} [tile], [p], 1024, [<<m => m+8>>];
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
@@ -313,7 +311,7 @@ LOADS = {
         """,
         "deadlock.*lacks 0 of 1 arrivals and 1024 bytes",
     ),
-    "fewer bytes announced": _load(
+    "fewer bytes announced": load(
         f"""
         @lead {EXPECT.replace("1024", "<<1024 => 512>>")} {LOADED}
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
@@ -321,7 +319,7 @@ LOADS = {
         """,
         "deadlock.*lacks 0 of 1 arrivals and has 512 bytes that nobody expects",
     ),
-    "more bytes announced": _load(
+    "more bytes announced": load(
         f"""
         @lead {EXPECT.replace("1024", "<<1024 => 2048>>")} {LOADED}
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
@@ -329,7 +327,7 @@ LOADS = {
         """,
         "deadlock.*lacks 0 of 1 arrivals and 1024 bytes",
     ),
-    "one copy of two announced": _load(
+    "one copy of two announced": load(
         f"""
         @lead {EXPECT.replace("1024", "<<2048 => 1024>>")} {LOADED}
         @lead {LOAD} [tile+1024], [p], 1024, [m]; {WAIT} mad.lo.u32 w, t, 16, tile;
@@ -337,7 +335,7 @@ LOADS = {
         """,
         "data race: reads shared offset 1024, which an asynchronous copy wrote without",
     ),
-    "announced by all lanes of a warp": _load(
+    "announced by all lanes of a warp": load(
         f"""
         <<@lead {EXPECT} => @first {EXPECT}>> // here
         {LOADED} {WAIT}
@@ -345,7 +343,7 @@ LOADS = {
         "more arrivals at an mbarrier than its phase expects",
         (0, 1),
     ),
-    "told of by all lanes of a warp": _load(
+    "told of by all lanes of a warp": load(
         f"""
         @lead {EXPECT}
         <<@lead {LOAD} => @first {LOAD}>> [tile], [p], 1024, [m]; // here
@@ -353,14 +351,14 @@ LOADS = {
         """,
         "asynchronous write at shared offset 0, to which an asynchronous copy is still in flight",
     ),
-    "an exit before it has come": _load(
+    "an exit before it has come": load(
         f"""
         {GO} <<{WAIT} => >>
         ret; // here
         """,
         "the block exits while an asynchronous copy to its shared memory is under way",
     ),
-    "no multiple of 16 bytes": _load(
+    "no multiple of 16 bytes": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile], [p], <<1024 => 1000>>, [m]; // here
@@ -368,7 +366,7 @@ LOADS = {
         """,
         "a bulk copy has a multiple of 16 bytes, and some",
     ),
-    "no bytes": _load(
+    "no bytes": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile], [p], <<1024 => 0>>, [m]; // here
@@ -376,7 +374,7 @@ LOADS = {
         """,
         "a bulk copy has a multiple of 16 bytes, and some",
     ),
-    "misaligned source": _load(
+    "misaligned source": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile], [p+<<16 => 8>>], 1024, [m]; // here
@@ -384,7 +382,7 @@ LOADS = {
         """,
         "misaligned global access: 0x[0-9a-f]+ is no multiple of 16",
     ),
-    "misaligned destination": _load(
+    "misaligned destination": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile+<<16 => 8>>], [p], 1024, [m]; // here
@@ -392,7 +390,7 @@ LOADS = {
         """,
         "misaligned shared access: 0x[0-9a-f]+ is no multiple of 16",
     ),
-    "past the array": _load(
+    "past the array": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile], [p+<<3072 => 3088>>], 1024, [m]; // here
@@ -400,7 +398,7 @@ LOADS = {
         """,
         "read of 16 bytes .* 16 bytes past the end",
     ),
-    "past shared memory": _load(
+    "past shared memory": load(
         f"""
         @lead {EXPECT} mov.b32 x, tile;
         @lead {LOAD} [x+<<0 => 4096>>], [p], 1024, [m]; // here
@@ -408,7 +406,7 @@ LOADS = {
         """,
         "is outside of the block's 4128 bytes",
     ),
-    "no mbarrier": _load(
+    "no mbarrier": load(
         f"""
         @lead {EXPECT}
         @lead {LOAD} [tile], [p], 1024, [<<m => m+16>>]; // here
@@ -416,7 +414,7 @@ LOADS = {
         """,
         "there is no mbarrier at this address",
     ),
-    "over what is still read": _load(
+    "over what is still read": load(
         f"""
         {PUT} bar.sync 0; xor.b32 x, t, 32; mad.lo.u32 w, x, 16, tile; ld.shared.b32 x, [w];
         {PROXY} <<bar.sync 0; => >> @lead {EXPECT}
@@ -425,7 +423,7 @@ LOADS = {
         """,
         "asynchronously writes shared offset [0-9]+, which warp 1 (read|wrote)",
     ),
-    "over what was written, unfenced": _load(
+    "over what was written, unfenced": load(
         f"""
         {PUT} <<{PROXY} => >> bar.sync 0; @lead {EXPECT}
         {LOADED} // here
@@ -433,7 +431,7 @@ LOADS = {
         """,
         "which was written by ordinary instructions, without a fence.proxy.async between",
     ),
-    "a fence for global memory only": _load(
+    "a fence for global memory only": load(
         f"""
         {PUT} fence.proxy.async<<.shared::cta => .global>>; bar.sync 0; @lead {EXPECT}
         {LOADED} // here
@@ -441,7 +439,7 @@ LOADS = {
         """,
         "which was written by ordinary instructions, without a fence.proxy.async between",
     ),
-    "over what another warp has not read yet": _load(
+    "over what another warp has not read yet": load(
         f"""
         {GO} {WAIT} {TAKE} <<bar.sync 0; => >> @lead {EXPECT}
         {LOADED} // here
@@ -579,79 +577,79 @@ STORES = {
 
 # -- Boxes -----------------------------------------------------------------------------------------
 
-_BOX = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+BOX = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 _BACK = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
 BOXES = {
-    "fewer bytes announced than a box at the edge has": _load(
+    "fewer bytes announced than a box at the edge has": load(
         f"""
         @lead {EXPECT.replace("1024", "<<1024 => 512>>")}
-        @lead {_BOX} [tile], [map, {{0, 28}}], [m];
+        @lead {BOX} [tile], [map, {{0, 28}}], [m];
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
         @!done bra W;
         """,
         "deadlock.*lacks 0 of 1 arrivals and has 512 bytes that nobody expects",
     ),
-    "read before it has come": _load(
+    "read before it has come": load(
         f"""
-        @lead {EXPECT} @lead {_BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
         <<{WAIT} => >>
         ld.shared.b32 x, [w]; // here
         """,
         "to which an asynchronous copy is still in flight",
     ),
-    "misaligned in shared memory": _load(
+    "misaligned in shared memory": load(
         f"""
         @lead {EXPECT}
-        @lead {_BOX} [tile+<<1024 => 64>>], [map, {{0, 0}}], [m]; // here
+        @lead {BOX} [tile+<<1024 => 64>>], [map, {{0, 0}}], [m]; // here
         {WAIT}
         """,
         "misaligned shared access: 0x[0-9a-f]+ is no multiple of 128",
     ),
-    "past shared memory": _load(
+    "past shared memory": load(
         f"""
         @lead {EXPECT}
-        @lead {_BOX} [tile+<<1024 => 4096>>], [map, {{0, 0}}], [m]; // here
+        @lead {BOX} [tile+<<1024 => 4096>>], [map, {{0, 0}}], [m]; // here
         {WAIT}
         """,
         "outside of the block's 4128 bytes",
     ),
-    "misaligned map": _load(
+    "misaligned map": load(
         f"""
         @lead {EXPECT}
-        @lead {_BOX} [tile], [map+<<0 => 16>>, {{0, 0}}], [m]; // here
+        @lead {BOX} [tile], [map+<<0 => 16>>, {{0, 0}}], [m]; // here
         {WAIT}
         """,
         "a tensor map at 0x[0-9a-f]+, which is no multiple of 64",
     ),
-    "the middle of a map": _load(
+    "the middle of a map": load(
         f"""
         @lead {EXPECT}
-        @lead {_BOX} [tile], [map+<<0 => 64>>, {{0, 0}}], [m]; // here
+        @lead {BOX} [tile], [map+<<0 => 64>>, {{0, 0}}], [m]; // here
         {WAIT}
         """,
         "no tensor map",
     ),
-    "a map at a parameter's address that is not generic": _load(
+    "a map at a parameter's address that is not generic": load(
         f"""
         @lead {EXPECT} <<=> mov.u64 map, maps;>>
-        @lead {_BOX} [tile], [map, {{0, 0}}], [m]; // here
+        @lead {BOX} [tile], [map, {{0, 0}}], [m]; // here
         {WAIT}
         """,
         "is outside of every buffer",
     ),
-    "one coordinate too few": _load(
+    "one coordinate too few": load(
         f"""
         @lead {EXPECT}
-        @lead {_BOX} [tile], [map, {{<<0, 0 => 0>>}}], [m]; // here
+        @lead {BOX} [tile], [map, {{<<0, 0 => 0>>}}], [m]; // here
         {WAIT}
         """,
         "a map of 2 axes takes as many coordinates, not 1",
         None,
     ),
-    "one axis too few": _load(
+    "one axis too few": load(
         f"""
         @lead {EXPECT} mov.u64 at, map;
-        @lead {_BOX.replace(".2d", ".<<2d => 1d>>")} [tile], [at, {{0<<, 0 => >>}}], [m]; // here
+        @lead {BOX.replace(".2d", ".<<2d => 1d>>")} [tile], [at, {{0<<, 0 => >>}}], [m]; // here
         {WAIT}
         """,
         "a map of 2 axes in a copy of 1",

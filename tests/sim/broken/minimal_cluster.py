@@ -18,16 +18,16 @@ EXPECT = "@lead mbarrier.arrive.expect_tx.shared.b64 _, [m], 1024;"
 GO = f"@lead {MULTICAST} [tile], [p], 1024, [m], blocks;"
 
 
-def _kernel(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
+def kernel(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
     return Minimal(f"{START} {PEER} {body}", message, thread, "sm_90a", cluster=2)
 
 
-def _init(count: int, sync: str = SYNC) -> str:
+def init(count: int, sync: str = SYNC) -> str:
     return f"@lead mbarrier.init.shared.b64 [m], {count}; {TOLD} {sync}"
 
 
 BARRIERS = {
-    "no barrier before the other's memory is read": _kernel(
+    "no barrier before the other's memory is read": kernel(
         f"""
         {STORE} <<{SYNC} => >>
         {READ} // here
@@ -35,7 +35,7 @@ BARRIERS = {
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "a barrier of the block": _kernel(
+    "a barrier of the block": kernel(
         f"""
         {STORE} <<{SYNC} => bar.sync 0;>>
         {READ} // here
@@ -43,7 +43,7 @@ BARRIERS = {
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "a barrier that releases nothing": _kernel(
+    "a barrier that releases nothing": kernel(
         f"""
         {STORE} barrier.cluster.arrive.<<release => relaxed>>.aligned;
         barrier.cluster.wait.acquire.aligned;
@@ -52,7 +52,7 @@ BARRIERS = {
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "no barrier before the other's memory is written over": _kernel(
+    "no barrier before the other's memory is written over": kernel(
         f"""
         {STORE} {SYNC} {READ} <<{SYNC} => >>
         {STORE} // here
@@ -60,7 +60,7 @@ BARRIERS = {
         """,
         "data race: writes shared offset [0-9]+, which warp 0 of the cluster's block 1 read",
     ),
-    "arrives twice": _kernel(
+    "arrives twice": kernel(
         """
         barrier.cluster.arrive.aligned; <<barrier.cluster.wait.aligned; => >>
         barrier.cluster.arrive.aligned; // here
@@ -68,15 +68,15 @@ BARRIERS = {
         """,
         "arrives at the barrier of the cluster again before it has waited",
     ),
-    "waits without having arrived": _kernel(
+    "waits without having arrived": kernel(
         """
         <<barrier.cluster.arrive.aligned; => >>
         barrier.cluster.wait.aligned; // here
         """,
         "waits at the barrier of the cluster, and has not arrived there",
     ),
-    "one does not come": _kernel(
-        f"""
+    "one does not come": kernel(
+        """
         <<=> @!rank0 bra LATE;>> barrier.cluster.arrive.aligned;
         barrier.cluster.wait.aligned; bra END;
         LATE: bar.sync 0, 96; // here
@@ -85,14 +85,14 @@ BARRIERS = {
         "deadlock.*the barrier of a cluster",
         None,
     ),
-    "an exit while it is read": _kernel(
+    "an exit while it is read": kernel(
         f"""
         {STORE} {SYNC} {READ} <<{SYNC} => >>
         ret; // here
         """,
         "the block exits, and nothing says that warp 0 of the cluster's block 1 no longer reaches",
     ),
-    "an exit before it is read": _kernel(
+    "an exit before it is read": kernel(
         f"""
         {STORE} {SYNC} @rank0 bra TAKE; <<{SYNC} => >> exit;
         TAKE: mov.u32 x, 0;
@@ -101,9 +101,9 @@ BARRIERS = {
         """,
         "shared memory of a block of the cluster that has exited",
     ),
-    "an exit before it is told of": _kernel(
+    "an exit before it is told of": kernel(
         f"""
-        {_init(64)} @rank0 bra TAKE; {TELL} bra END;
+        {init(64)} @rank0 bra TAKE; {TELL} bra END;
         TAKE: <<{WAIT} => >>
         exit; // here
         END:
@@ -113,58 +113,58 @@ BARRIERS = {
 }
 
 PEERS = {
-    "no such rank": _kernel(
+    "no such rank": kernel(
         """
         mapa.shared::cluster.u32 there, own, <<s => 2>>; // here
         """,
         "a rank in a cluster of 2 blocks",
     ),
-    "the own rank": _kernel(
+    "the own rank": kernel(
         f"""
-        {_init(64)} st.shared::cluster.b32 [there], t;
+        {init(64)} st.shared::cluster.b32 [there], t;
         mapa.shared::cluster.u32 away, m, <<s => r>>; {TELL} {WAIT}
         ld.shared.b32 x, [own]; // here
         {SYNC}
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "told before it is written": _kernel(
+    "told before it is written": kernel(
         f"""
-        {_init(64)} <<st.shared::cluster.b32 [there], t; {TELL}
+        {init(64)} <<st.shared::cluster.b32 [there], t; {TELL}
         => {TELL} st.shared::cluster.b32 [there], t;>> {WAIT}
         ld.shared.b32 x, [own]; // here
         {SYNC}
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "an mbarrier that the other block does not know": _kernel(
+    "an mbarrier that the other block does not know": kernel(
         f"""
-        {_init(64, f"<<{SYNC} => bar.sync 0;>>")}
+        {init(64, f"<<{SYNC} => bar.sync 0;>>")}
         {TELL} // here
         {SYNC}
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
-    "an mbarrier beyond the other block's": _kernel(
+    "an mbarrier beyond the other block's": kernel(
         f"""
-        {_init(64)} add.u32 away, away, <<0 => 16>>;
+        {init(64)} add.u32 away, away, <<0 => 16>>;
         {TELL} // here
         {SYNC}
         """,
         "there is no mbarrier at this address",
     ),
-    "a state of another block": _kernel(
+    "a state of another block": kernel(
         f"""
-        {_init(64)}
+        {init(64)}
         {TELL.replace("_", "<<_ => state>>")} // here
         {SYNC}
         """,
         "an arrival in another block gives no state: write _",
         None,
     ),
-    "an address of another block where the own is meant": _kernel(
+    "an address of another block where the own is meant": kernel(
         f"""
-        {_init(64)}
+        {init(64)}
         mbarrier.arrive.release.cta.shared::cta.b64 _, [<<m => away>>]; // here
         {SYNC}
         """,
@@ -173,51 +173,51 @@ PEERS = {
 }
 
 MULTICASTS = {
-    "to no block": _kernel(
+    "to no block": kernel(
         f"""
-        {_init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 0;>>
+        {init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 0;>>
         {GO} // here
         {WAIT} {SYNC}
         """,
         "0x0 are no blocks of the cluster",
     ),
-    "to a block that there is not": _kernel(
+    "to a block that there is not": kernel(
         f"""
-        {_init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 7;>>
+        {init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 7;>>
         {GO} // here
         {WAIT} {SYNC}
         """,
         "0x7 are no blocks of the cluster",
     ),
-    "to one block of two": _kernel(
+    "to one block of two": kernel(
         f"""
-        {_init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 1;>> {GO}
+        {init(1)} {EXPECT} and.pred lead, lead, rank0; <<=> mov.b16 blocks, 1;>> {GO}
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
         @!done bra W; {SYNC}
         """,
         "deadlock.*lacks 0 of 1 arrivals and 1024 bytes",
         None,
     ),
-    "by both blocks": _kernel(
+    "by both blocks": kernel(
         f"""
-        {_init(1)} {EXPECT} <<and.pred lead, lead, rank0; => >>
+        {init(1)} {EXPECT} <<and.pred lead, lead, rank0; => >>
         {GO} // here
         {WAIT} {SYNC}
         """,
         "asynchronous write at shared offset 0, to which an asynchronous copy is still in flight",
         None,
     ),
-    "to mbarriers that are not known": _kernel(
+    "to mbarriers that are not known": kernel(
         f"""
-        {_init(1, f"<<{SYNC} => bar.sync 0;>>")} {EXPECT} and.pred lead, lead, rank0;
+        {init(1, f"<<{SYNC} => bar.sync 0;>>")} {EXPECT} and.pred lead, lead, rank0;
         {GO} // here
         {WAIT} {SYNC}
         """,
         "data race: asynchronously works on shared offset .*, which warp 0 of the cluster's block",
     ),
-    "to one who does not expect it": _kernel(
+    "to one who does not expect it": kernel(
         f"""
-        {_init(1)} <<{EXPECT} => @rank0 bra ON; bra WAIT; ON: {EXPECT} WAIT:>>
+        {init(1)} <<{EXPECT} => @rank0 bra ON; bra WAIT; ON: {EXPECT} WAIT:>>
         and.pred lead, lead, rank0; {GO}
         W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
         @!done bra W; {SYNC}
@@ -225,9 +225,9 @@ MULTICASTS = {
         "deadlock.*lacks 1 of 1 arrivals and has 1024 bytes that nobody expects",
         None,
     ),
-    "over what the other block still reads": _kernel(
+    "over what the other block still reads": kernel(
         f"""
-        {_init(1)} mad.lo.u32 w, t, 16, tile; st.shared.b32 [w], t; fence.proxy.async; {EXPECT}
+        {init(1)} mad.lo.u32 w, t, 16, tile; st.shared.b32 [w], t; fence.proxy.async; {EXPECT}
         {SYNC} <<ld.shared.b32 x, [w]; {SYNC} => {SYNC} ld.shared.b32 x, [w];>>
         and.pred lead, lead, rank0;
         {GO} // here
@@ -235,17 +235,17 @@ MULTICASTS = {
         """,
         "data race: asynchronously writes shared offset .*, which warp . of the cluster's block",
     ),
-    "to a block that has exited": _kernel(
+    "to a block that has exited": kernel(
         f"""
-        {_init(1)} <<=> @!rank0 exit;>> {EXPECT} and.pred lead, lead, rank0;
+        {init(1)} <<=> @!rank0 exit;>> {EXPECT} and.pred lead, lead, rank0;
         {GO} // here
         {WAIT} {SYNC}
         """,
         "shared memory of a block of the cluster that has exited",
     ),
-    "an exit before it has come": _kernel(
+    "an exit before it has come": kernel(
         f"""
-        {_init(1)} {EXPECT} and.pred lead, lead, rank0; {GO} @rank0 bra TAKE; <<{WAIT} => >>
+        {init(1)} {EXPECT} and.pred lead, lead, rank0; {GO} @rank0 bra TAKE; <<{WAIT} => >>
         exit; // here
         TAKE: {WAIT.replace("W", "V")}
         """,

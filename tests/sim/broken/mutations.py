@@ -5,8 +5,8 @@ has the piece; what it was rendered to is changed wherever the kernel has it. In
 
     == ORIGINAL: KERNEL              a case of `originals`; an entry, with `:keys` or `:queries`
     FILE: PIECE                      the line
-      OLD => NEW                     within it; `without OLD`; `gone`: the whole line; `2: OLD => NEW`:
-                                     only where it was rendered to for the second time
+      OLD => NEW                     within it; `without OLD`; `gone`: the whole line
+      2: OLD => NEW                  only in the second of the lines that it was rendered to
       fault, WORDS                   what the fault says, `...` for anything
       at FILE: PIECE                 the line that it names; without this the mutated one
       result                         the results differ from float64, or bytes around were written

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from sim.broken import minimal, minimal_async, minimal_cluster, minimal_order, minimal_wgmma
 from sim.broken.minimal import SHARED, Minimal
+from sim.broken.minimal_async import BOX, COMMITTED, EXPECT, LOAD, PUT, SAVE, WAIT
+from sim.broken.minimal_cluster import SYNC
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor, schedule
@@ -99,6 +101,42 @@ UNCAUGHT = {
     "lanes that write different values to one word": Minimal(
         "@first st.shared.b32 [<<own => base>>], t;",
         "one of them is written; the ISA does not say which, here it is the last lane's",
+    ),
+    "a box beside the array": minimal_async.load(
+        f"""
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, <<0 => 64>>}}], [m]; {WAIT}
+        """,
+        "what an array does not have comes as zeros, by which kernels treat its edges",
+    ),
+    "a swizzled box read as if it were not": minimal_async.load(
+        f"""
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
+        <<shr.u32 x, t, 3; and.b32 x, x, 7; shl.b32 x, x, 4; xor.b32 w, w, x; => >> {WAIT}
+        ld.shared.b32 x, [w];
+        """,
+        "it is data that has come, only of another place: results can show it",
+    ),
+    "a bulk load of what was just written": minimal_async.load(
+        f"""
+        st.global.b32 [to], t; <<fence.proxy.async.global; => >> bar.sync 0; @lead {EXPECT}
+        @lead {LOAD} [tile], [q], 1024, [m]; {WAIT}
+        """,
+        "global memory has no proxies here",
+    ),
+    "a plain read of what a bulk store may not have written yet": minimal_async.load(
+        f"""
+        {PUT} fence.proxy.async; bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
+        cp.async.bulk.wait_group<<=>.read>> 0; ld.global.b32 x, [q];
+        """,
+        "global memory has no tags; what is read is what was there before",
+    ),
+    "an arrival in another block that is of the own block's scope": minimal_cluster.kernel(
+        f"""
+        {minimal_cluster.init(64)} st.shared::cluster.b32 [there], t;
+        mbarrier.arrive.release.<<cluster => cta>>.shared::cluster.b64 _, [away]; {WAIT}
+        ld.shared.b32 x, [own]; {SYNC}
+        """,
+        "what arrives releases all that is known, whatever the scope",
     ),
 }
 """With the reason as `message`."""
