@@ -22,7 +22,7 @@ from cuevo.arrays import (
     identify,
     view,
 )
-from cuevo.context import check
+from cuevo.context import PrimaryContext, check
 from cuevo.driver import DriverExecutor
 from cuevo.executor import Executor, LoadedKernel
 from cuevo.gemm_problem import (
@@ -144,7 +144,13 @@ class Rung(ladder.Rung[Problem, Any], Protocol):
     """The host half of a kernel for matrix products."""
 
     def addresses(
-        self, config: Any, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+        self,
+        config: Any,
+        problem: Problem,
+        a: ArrayView,
+        b: ArrayView,
+        *,
+        context: PrimaryContext | None,
     ) -> Addresses: ...
 
     def parameters(
@@ -231,13 +237,13 @@ def _make_plan(
     kernel = ladder.rung(RUNGS, problem, architecture_of(place), config)
     chosen = configure(kernel, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
-    on_device = isinstance(place, DriverExecutor)
-    plan.launch = _Launch(kernel, loaded, chosen, problem, options, operands, on_device=on_device)
+    context = place.context if isinstance(place, DriverExecutor) else None
+    plan.launch = _Launch(kernel, loaded, chosen, problem, options, operands, context=context)
     return plan
 
 
 class _Launch(Launch):
-    __slots__ = ("config", "host_half", "on_device", "options", "problem", "workspace")
+    __slots__ = ("config", "context", "host_half", "options", "problem", "workspace")
 
     def __init__(
         self,
@@ -248,22 +254,22 @@ class _Launch(Launch):
         options: _Options,
         operands: Operands,
         *,
-        on_device: bool,
+        context: PrimaryContext | None,
     ) -> None:
-        pointers = host_half.addresses(config, problem, operands.a, operands.b, on_device=on_device)
+        pointers = host_half.addresses(config, problem, operands.a, operands.b, context=context)
         super().__init__(kernel, config, config.grid(problem), pointers)
         self.host_half = host_half
         self.config = config
         self.problem = problem
         self.options = options
-        self.on_device = on_device
+        self.context = context
         self.workspace = config.workspace(problem)
         self.constants = self._constants(operands, pointers)
 
     def with_operands(self, operands: Operands) -> "_Launch":
         """The same, for operands of these strides."""
         pointers = self.host_half.addresses(
-            self.config, self.problem, operands.a, operands.b, on_device=self.on_device
+            self.config, self.problem, operands.a, operands.b, context=self.context
         )
         other = copy(self)
         other.pack_addresses = pointers.pack

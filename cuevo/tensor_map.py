@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from cuda.bindings import driver as cuda
 
-from cuevo.context import check
+from cuevo.context import PrimaryContext, check
 
 __all__ = ["ALIGNMENT", "BYTES", "ELEMENT_BYTES", "TensorMap"]
 
@@ -155,10 +155,10 @@ class TensorMap:
             found.append(f"NaN fills floats; the elements are {self.dtype}")
         return found
 
-    def encode_for_driver(self) -> bytes:
-        """The 128 bytes that a GPU reads, made by the driver.
+    def encode_for_driver(self, context: PrimaryContext) -> bytes:
+        """The 128 bytes that a GPU reads, made by the driver, which wants a context to be current.
 
-        Raises DriverError, DeviceUnavailable where there is no driver.
+        Raises DriverError.
         """
         u32, u64 = cuda.cuuint32_t, cuda.cuuint64_t
 
@@ -167,25 +167,26 @@ class TensorMap:
 
         promotion = f"L2_{self.l2_promotion}B" if self.l2_promotion else "NONE"
         fill = "NAN_REQUEST_ZERO_FMA" if self.nan_fill else "NONE"
-        made = check(
-            cuda.cuTensorMapEncodeTiled(
-                getattr(
-                    cuda.CUtensorMapDataType,
-                    f"CU_TENSOR_MAP_DATA_TYPE_{_DRIVER_TYPES[self.dtype]}",
+        with context.current():
+            made = check(
+                cuda.cuTensorMapEncodeTiled(
+                    getattr(
+                        cuda.CUtensorMapDataType,
+                        f"CU_TENSOR_MAP_DATA_TYPE_{_DRIVER_TYPES[self.dtype]}",
+                    ),
+                    u32(self.rank),
+                    self.pointer,
+                    [u64(x) for x in self.extents],
+                    [u64(x) for x in self.strides],
+                    [u32(x) for x in self.box],
+                    [u32(x) for x in self.element_strides],
+                    cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    choice(cuda.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE", self.swizzle),
+                    getattr(cuda.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
+                    getattr(cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
                 ),
-                u32(self.rank),
-                self.pointer,
-                [u64(x) for x in self.extents],
-                [u64(x) for x in self.strides],
-                [u32(x) for x in self.box],
-                [u32(x) for x in self.element_strides],
-                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                choice(cuda.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE", self.swizzle),
-                getattr(cuda.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
-                getattr(cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
-            ),
-            f"encoding {self}",
-        )
+                f"encoding {self}",
+            )
         return ctypes.string_at(made.getPtr(), BYTES)
 
     # -- The format of the CPU executor ------------------------------------------------------------

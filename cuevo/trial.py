@@ -22,6 +22,10 @@ LIMITS = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-2}
 """Norm of the difference over the norm, by the type of a result."""
 
 
+_SCATTERED = 2
+"""As many times the fewest sectors deserve a warning."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that a person should look at."""
@@ -72,7 +76,7 @@ def try_out(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
             findings.append(Finding("error", "", message))
     profile = place.watched.profile if place.watched and pairs else None
     if profile:
-        findings += _conflicts(profile)
+        findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile)]
     return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
 
 
@@ -105,6 +109,40 @@ def _distance(found: Array, expected: Array) -> float:
     norm = float(np.linalg.norm(expected))
     difference = float(np.linalg.norm(wide - expected))
     return difference / norm if norm else difference
+
+
+def _scattered(profile: Profile) -> list[Finding]:
+    """A warning for each line whose accesses of global memory touch twice the sectors they need."""
+    by_line: dict[tuple[str, str], list[int]] = {}
+    for use in profile.sectors:
+        counts = by_line.setdefault((use.origin, use.opcode), [0, 0, 0])
+        for i, count in enumerate((use.requests, use.sectors, use.ideal)):
+            counts[i] += count
+    return [
+        Finding(
+            "warning",
+            origin,
+            f"{opcode}: {touched / requests:.1f} sectors a request, where {least / requests:.1f} "
+            "would hold its bytes",
+        )
+        for (origin, opcode), (requests, touched, least) in by_line.items()
+        if touched >= _SCATTERED * least
+    ]
+
+
+def _idle(profile: Profile) -> list[Finding]:
+    """A warning for each line at which warps came to guarded instructions, and no guard held."""
+    came: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for use in profile.instructions:
+        if use.held is not None and not use.opcode.startswith(("bra", "ret", "exit")):
+            came[use.origin] = came.get(use.origin, 0) + use.executions
+            held[use.origin] = held.get(use.origin, 0) + use.held
+    return [
+        Finding("warning", origin, f"the guard never held, of {count} times that warps came here")
+        for origin, count in came.items()
+        if count and not held[origin]
+    ]
 
 
 def _conflicts(profile: Profile) -> list[Finding]:

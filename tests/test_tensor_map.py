@@ -86,7 +86,6 @@ def test_a_copy_counts_whole_boxes() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("described", MAPS[:3], ids=range(3))
 def test_the_driver_encodes_them(executor: DriverExecutor, described: TensorMap) -> None:
-    with executor.context.current():
-        encoded = described.encode_for_driver()
+    encoded = described.encode_for_driver(executor.context)
     assert len(encoded) == BYTES
     assert encoded != bytes(BYTES)

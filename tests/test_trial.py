@@ -10,7 +10,7 @@ import pytest
 from cuevo import trial
 from cuevo.cli.kernels import configure_kernel
 from cuevo.kernels import registry
-from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.sim import InstructionUse, LoadedKernel, Profile, SectorUse, SimExecutor
 from cuevo.template import RenderedKernel
 from cuevo.trial import Finding, Report, try_out
 
@@ -136,8 +136,8 @@ def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
 def test_bank_conflicts_are_warnings() -> None:
     report = try_out(*instance("evoformer_forward_sm70", "head_dim=32 block_queries=32"))
     assert report.sound
-    (finding,) = report.findings
-    assert finding.severity == "warning" and "bank conflicts, " in finding.message
+    assert {each.severity for each in report.findings} == {"warning"}
+    (finding,) = [each for each in report.findings if "bank conflicts, " in each.message]
     assert finding.origin.startswith("ptx/lib/attention_pipelined.ptx:")
 
 
@@ -149,3 +149,22 @@ def test_texts_of_faults() -> None:
     expected = "boom: 3 bytes; block (0, 0, 0), thread (1, 0, 0)"
     assert trial._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
     assert trial._fault("nothing like it") == Finding("error", "", "nothing like it")
+
+
+def test_scattered_accesses_and_idle_guards_are_warnings() -> None:
+    use = SectorUse(3, "ptx/x.ptx:3", "ld.global.b32", 4, 128, 16)
+    tight = replace(use, origin="ptx/x.ptx:4", sectors=16)
+    idle = InstructionUse(5, "ptx/x.ptx:5", "add.u32", 6, 0)
+    held = replace(idle, origin="ptx/x.ptx:6", held=1)
+    branch = replace(idle, origin="ptx/x.ptx:7", opcode="bra.uni")
+    profile = Profile((idle, held, branch, replace(idle, executions=2)), (), (use, tight))
+    assert trial._scattered(profile) == [
+        Finding(
+            "warning",
+            "ptx/x.ptx:3",
+            "ld.global.b32: 32.0 sectors a request, where 4.0 would hold its bytes",
+        )
+    ]
+    assert trial._idle(profile) == [
+        Finding("warning", "ptx/x.ptx:5", "the guard never held, of 8 times that warps came here")
+    ]

@@ -8,6 +8,7 @@
     python3 tools/bench_gemm.py rmw                           c = a.b + c/2, c prefetched or not
     python3 tools/bench_gemm.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
+Contenders: cuBLAS; cuevo, by whatever kernel it takes; on Hopper also gemm_sm80, which has mma.sync.
 Columns: ms, median device time of a call by events, contenders taking turns on rotating inputs;
 TF/s, 2 M N K operations over it; x, the time over that of the first row; error, the norm of the
 difference to float64 over the norm, on a few rows; host us, host time of a repeated call.
@@ -193,9 +194,21 @@ def products(
             arrays = zip(sets.a, sets.b, sets.c, strict=True)
             plain = [partial(torch.matmul, a[0], b[0], out=c[0]) for a, b, c in arrays]
             calls["cuBLAS"] = (plain, "")
+        if backend.facts.arch == "sm_90":
+            calls["gemm_sm80"] = cuevo_calls(sets, rung_of_mma(backend, each, arguments.dtype))
         for number, label in enumerate(("", *arguments.config)):
             calls[f"cuevo {number or ''}".strip()] = cuevo_calls(sets, changes(label))
         yield sets, calls, 0.0
+
+
+def rung_of_mma(backend: Backend, size: tuple[int, int, int], dtype: str) -> Any:
+    """What gemm_sm80 would take, where the ladder has a higher rung."""
+    from cuevo.architectures import architecture
+    from cuevo.kernels import gemm_sm80
+
+    kind = {"bf16": "bf16", "fp16": "f16"}[dtype]
+    problem = gemm_sm80.Problem(1, *size, dtype=kind, out_dtype=kind)
+    return gemm_sm80.choose(problem, architecture(backend.facts.arch))
 
 
 def stages(backend: Backend, arguments: argparse.Namespace) -> Any:
@@ -240,16 +253,16 @@ def changes(label: str) -> dict[str, Any] | None:
     return read_values(next(fitting, kinds[-1]), settings) or None
 
 
-def cuevo_calls(
-    sets: Sets, config: dict[str, Any] | None, beta: float = 0.0
-) -> tuple[list[Any], str]:
+def cuevo_calls(sets: Sets, config: Any, beta: float = 0.0) -> tuple[list[Any], str]:
+    """Calls with a configuration: None, some of its fields, or all of it."""
     import cuevo
 
     calls = [
         partial(cuevo.gemm, a, b, c if beta else None, beta=beta, out=c, config=config)
         for a, b, c in zip(sets.a, sets.b, sets.c, strict=True)
     ]
-    return calls, ", ".join(f"{key}={value}" for key, value in (config or {}).items())
+    changed = config if isinstance(config, dict) else {}
+    return calls, ", ".join(f"{key}={value}" for key, value in changed.items())
 
 
 # -- Measuring and printing ------------------------------------------------------------------------

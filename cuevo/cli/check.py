@@ -35,8 +35,9 @@ examples:
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
 
 The problem is a small one of random numbers, with several tiles and ragged ends. Errors are what a
-GPU would not forgive, or would only by chance, and results that differ from float64; a warning
-costs time. The exit code is 1 where there is an error. The counts are those of the last launch.
+GPU would not forgive, or would only by chance, and results that differ from float64. Warnings are
+of time lost, or of guards that never held. The exit code is 1 where there is an error. The counts
+are those of the last launch.
 """
 
 
@@ -91,6 +92,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "instructions": profile.by_opcode() if profile else None,
         "lines": profile.by_line() if profile else None,
         "banks": [asdict(use) for use in profile.banks] if profile else None,
+        "sectors": [asdict(use) for use in profile.sectors] if profile else None,
     }
 
 

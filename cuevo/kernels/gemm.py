@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.blocks import INSTRUCTIONS, Operand, OutputTile, ThreadblockMma
+from cuevo.context import PrimaryContext
 from cuevo.division import magic
 from cuevo.kernels import choice
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
@@ -503,7 +504,7 @@ _ADDRESSES = Struct("<8Q")
 
 
 def addresses(
-    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
 ) -> Struct:
     """What packs a call's addresses for the front of the parameter block."""
     return _ADDRESSES

@@ -11,6 +11,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # As steps along k that take as long on an H200: starting a threadblock and storing its tile, the
 # same beside another one on its multiprocessor, exchanging partial sums, adding those of a split.
 _LAUNCH, _LAUNCH_BESIDE, _SPLIT, _EACH_SPLIT = 300, 210, 330, 46
+_ARRIVALS = 6_000_000
+"""Multiply-adds in the time that the arrivals of splits take, however small the tiles: 3 us."""
 
 
 def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Config, float]]:
@@ -34,7 +36,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     overhead = tile * (_LAUNCH if full == 1 or resident == 1 else _LAUNCH_BESIDE)
     if config.split:
         overhead += tile * (_SPLIT + _EACH_SPLIT * config.splits)
-    return full * (loop / speed + overhead)
+    return full * (loop / speed + overhead) + config.split * _ARRIVALS
 
 
 def violations_of_pipelined(config: Config) -> Iterator[str]:

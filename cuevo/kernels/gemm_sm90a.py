@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
+from cuevo.context import PrimaryContext
 from cuevo.division import magic
 from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
@@ -359,14 +360,15 @@ def with_room(config: Config) -> Config:
 # -- Choice ----------------------------------------------------------------------------------------
 
 TILINGS = (
-    ((128, 256, 4, "cooperative"), 1.25),
-    ((128, 192, 5, "cooperative"), 1.15),
-    ((128, 128, 6, "cooperative"), 1.0),
+    ((128, 256, 4, "cooperative"), 1.56),
+    ((128, 192, 5, "cooperative"), 1.56),
+    ((128, 128, 6, "cooperative"), 1.5),
+    ((128, 64, 8, "cooperative"), 0.9),
 )
 """block_m, block_n, stages, schedule; and the rate of multiply-adds as `gemm.Shape` counts it."""
 
 # As steps along k that take as long: see gemm_choice.
-_LAUNCH, _TILE = 200, 100
+_LAUNCH, _TILE = 90, 103
 
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
@@ -481,9 +483,11 @@ class _Front:
 
     size = _FRONT.size
 
-    def __init__(self, a_map: TensorMap, b_map: TensorMap, *, on_device: bool) -> None:
+    def __init__(
+        self, a_map: TensorMap, b_map: TensorMap, *, context: PrimaryContext | None
+    ) -> None:
         self._maps = a_map, b_map
-        self._on_device = on_device
+        self._context = context
         self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def pack(self, *addresses: int) -> bytes:
@@ -498,15 +502,15 @@ class _Front:
 
     def _encode(self, which: int, address: int) -> bytes:
         described = replace(self._maps[which], pointer=address)
-        if self._on_device:
-            return described.encode_for_driver()
-        return described.encode_for_executor()
+        if self._context is None:
+            return described.encode_for_executor()
+        return described.encode_for_driver(self._context)
 
 
 def addresses(
-    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, on_device: bool
+    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
 ) -> _Front:
     """What packs a call's addresses for the front of the parameter block; maps of the same
     addresses are encoded once.
     """
-    return _Front(config.a_map(a), config.b_map(b), on_device=on_device)
+    return _Front(config.a_map(a), config.b_map(b), context=context)

@@ -6,24 +6,28 @@ few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest ins
 What is checked, each fault with file, line, block and thread: instructions and types when a kernel
 is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
 of the launch; shared accesses against what was written, what asynchronous copies still own, and
-what other warps, and other lanes of the warp, do between the same two barriers; alignment; local
-memory and registers that were never written; ``.aligned`` instructions and member masks under
-divergence; barriers that are never complete; registers that a wgmma in flight uses, its fences,
-groups and descriptors, and that all warps of a warpgroup run it. Not checked: the order of accesses
-to global memory.
+what other warps, and other lanes of the warp, do between the same two barriers, or where there are
+mbarriers and asynchronous units, without knowing of each other (`cuevo.sim.causality`); alignment;
+local memory and registers that were never written; ``.aligned`` instructions and member masks under
+divergence; barriers and mbarriers that are never complete; fences of the asynchronous proxy;
+registers that a wgmma in flight uses, its fences, groups and descriptors, and that all warps of a
+warpgroup run it. Not checked: the order of accesses to global memory.
 
 Where the PTX ISA leaves a choice: wgmma reads shared memory when it is issued, a warp its 16 rows
 of A and all of B, and writes its accumulators when it is waited for, no sooner; asynchronous copies
-read global memory when they are issued; barriers without a count wait for the warps that have not
-exited; atomics take their turns in the order of blocks, warps and lanes; approximate functions are
-correctly rounded; the lowest lane is elected; a clock advances with each look at it.
+read global memory when they are issued, and bring it as late as they may; barriers without a count
+wait for the warps that have not exited; atomics take their turns in the order of blocks, warps and
+lanes; approximate functions are correctly rounded; the lowest lane is elected; a clock advances
+with each look at it.
 
 With ``SimExecutor(arch, profile=True)`` a kernel's `profile` has the executions of each instruction
-in its last launch, and for each access of shared memory the wavefronts that its banks needed.
+in its last launch, for each access of shared memory the wavefronts that its banks needed, and for
+each of global memory the sectors.
 """
 
 from cuevo.sim.banks import BankUse
 from cuevo.sim.executor import LoadedKernel, SimExecutor
 from cuevo.sim.profile import InstructionUse, Profile
+from cuevo.sim.sectors import SectorUse
 
-__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SimExecutor"]
+__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SectorUse", "SimExecutor"]

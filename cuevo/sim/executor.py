@@ -37,16 +37,25 @@ class SimExecutor:
     launch; every access outside of them is an error. `progress`, if given, is called after each
     chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
     count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
+    Without `checks` nobody looks for races, for registers and shared memory that were never written
+    and for copies in flight, in kernels that have no mbarriers and no bulk copies: that is for
+    results of kernels which are known to be right. Addresses are checked always.
     """
 
     def __init__(
-        self, arch: str = "sm_80", progress: Progress | None = None, *, profile: bool = False
+        self,
+        arch: str = "sm_80",
+        progress: Progress | None = None,
+        *,
+        profile: bool = False,
+        checks: bool = True,
     ) -> None:
         self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"
         self.progress = progress
         self._profiles = profile
+        self._checks = checks
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
         self.running = threading.Lock()
         """Held by a launch: machines are shared."""
@@ -73,7 +82,7 @@ class SimExecutor:
                     1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
                 )
             level = self._level(module)
-            program = Program(function, self.limits.number, level)
+            program = Program(function, self.limits.number, level, checks=self._checks)
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
         counters = Counters(function.instructions) if self._profiles else None
@@ -192,7 +201,7 @@ class LoadedKernel:
 
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
-            machine = Machine(self._program.function, geometry, blocks)
+            machine = Machine(self._program.function, geometry, blocks, checks=self._program.checks)
             machine.module_memory = {
                 key: memory.pointer for key, memory in self._module_memory.items()
             }

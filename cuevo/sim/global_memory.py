@@ -1,7 +1,7 @@
 """Global memory: the buffers of a launch, at their real host addresses."""
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,11 +99,17 @@ class GlobalMemory:
         extents = [(buffer.extent, buffer.readonly) for buffer in buffers]
         self._readable = _merged(extent for extent, _ in extents)
         self._writable = _merged(extent for extent, readonly in extents if not readonly)
+        self.watch: Callable[[AnyArray, int, Mask], None] | None = None
+        """Called with the addresses of each access of warps, (32, warps), its size and its
+        lanes.
+        """
 
     def load(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
         """Units of `size` bytes from `addresses` (uint64); what comes for lanes outside of `mask`
         has no meaning.
         """
+        if self.watch is not None and addresses.ndim == 2:
+            self.watch(addresses, size, mask)
         if mask is not None:
             addresses = _with_stand_in(addresses, mask)
         region = self._only_region(self._readable, addresses, size)
@@ -115,6 +121,8 @@ class GlobalMemory:
         """Write units of `size` bytes; of lanes that hit the same address, the last one in memory
         order wins.
         """
+        if self.watch is not None and addresses.ndim == 2:
+            self.watch(addresses, size, mask)
         checked = addresses if mask is None else _with_stand_in(addresses, mask)
         region = self._only_region(self._writable, checked, size)
         if region is None:

@@ -21,7 +21,7 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.flow import Flow
 from cuevo.sim.global_memory import GlobalMemory
 from cuevo.sim.mbarriers import Mbarriers
-from cuevo.sim.races import Races
+from cuevo.sim.races import Races, Unwatched
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
 from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
@@ -77,7 +77,9 @@ class Geometry:
 class Machine:
     """Holds `blocks` threadblocks of one function at a time."""
 
-    def __init__(self, function: Function, geometry: Geometry, blocks: int) -> None:
+    def __init__(
+        self, function: Function, geometry: Geometry, blocks: int, *, checks: bool = True
+    ) -> None:
         self.function = function
         self.geometry = geometry
         self.blocks = blocks
@@ -90,7 +92,8 @@ class Machine:
         self._scratch: dict[tuple[str, AnyDType], AnyArray] = {}
         self.written: dict[int, AnyArray] = {}
         self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
-        order = Causality if _is_asynchronous(function) else Races
+        ordinary = Races if checks else Unwatched
+        order = Causality if _is_asynchronous(function) else ordinary
         cluster = geometry.cluster_blocks
         self.shared = SharedMemory(
             blocks, size, self.block_of_warp, self.warp_in_block, order, cluster

@@ -1,6 +1,6 @@
 """What the instructions of a launch did: how often they ran, and how they used the banks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.banks import BankUse, wavefronts
 from cuevo.sim.faults import KernelText, place
 from cuevo.sim.machine import Machine
+from cuevo.sim.sectors import SectorUse, sectors
 from cuevo.sim.syntax import Instruction
 
 
@@ -23,6 +24,8 @@ class InstructionUse:
     opcode: str
     executions: int
     """Warps that came to it, whatever its guard; one whose lanes have parted comes in parts."""
+    held: int | None = None
+    """Those of them whose guard held in a lane; None without a guard."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Profile:
     """All instructions of the text, in its order."""
     banks: tuple[BankUse, ...]
     """The instructions that touched shared memory, in the order of the text."""
+    sectors: tuple[SectorUse, ...] = ()
+    """The instructions that touched global memory, in the order of the text."""
 
     def by_line(self) -> dict[str, int]:
         """Executions by origin: those of a macro's line are added up over its uses."""
@@ -61,20 +66,25 @@ class Counters:
         self._executions = np.zeros(len(instructions), np.int64)
         # Executions with at least one lane, wavefronts, ideal.
         self._banks = np.zeros((len(instructions), 3), np.int64)
+        # Executions with at least one lane, sectors, ideal.
+        self._sectors = np.zeros((len(instructions), 3), np.int64)
+        self._held = np.zeros(len(instructions), np.int64)
 
     def reset(self) -> None:
         self._executions.fill(0)
         self._banks.fill(0)
+        self._sectors.fill(0)
+        self._held.fill(0)
 
     def counting(self, start: int, steps: Sequence[Step], machine: Machine) -> tuple[Step, ...]:
         """The steps of the straight run that begins at `start`, made to count."""
         counted = []
         for index, step in enumerate(steps, start):
             opcode = self._instructions[index].opcode
-            if _may_touch_shared(opcode):
-                step = self._watched(index, step, machine)
-            elif opcode.startswith("wgmma.mma_async"):
+            if opcode.startswith(_OF_ENGINES):
                 step = _unwatched(step, machine)
+            elif _touches_memory(opcode):
+                step = self._watched(index, step, machine)
             counted.append(step)
         counted[0] = self._entered(slice(start, start + len(steps)), counted[0], machine)
         return tuple(counted)
@@ -84,15 +94,33 @@ class Counters:
         named = [(each.line, place(kernel, each.line), each.opcode) for each in self._instructions]
         return Profile(
             tuple(
-                InstructionUse(*name, int(count))
-                for name, count in zip(named, self._executions, strict=True)
+                InstructionUse(*name, int(count), int(held) if each.guard else None)
+                for name, count, held, each in zip(
+                    named, self._executions, self._held, self._instructions, strict=True
+                )
             ),
             tuple(
                 BankUse(*name, *map(int, counts))
                 for name, counts in zip(named, self._banks, strict=True)
                 if counts[0]
             ),
+            tuple(
+                SectorUse(*name, *map(int, counts))
+                for name, counts in zip(named, self._sectors, strict=True)
+                if counts[0]
+            ),
         )
+
+    def holding(self, index: int) -> Callable[[AnyArray], None]:
+        """Counts the warps that have a lane among those for which the guard of an instruction
+        holds.
+        """
+        held = self._held
+
+        def hold(lanes: AnyArray) -> None:
+            held[index] += np.count_nonzero(lanes.any(axis=0))
+
+        return hold
 
     def _entered(self, run: slice, step: Step, machine: Machine) -> Step:
         executions = self._executions[run]
@@ -105,31 +133,39 @@ class Counters:
         return entered
 
     def _watched(self, index: int, step: Step, machine: Machine) -> Step:
-        counts = self._banks[index]
+        counts, of_sectors = self._banks[index], self._sectors[index]
         atomic = self._instructions[index].opcode.startswith(("atom", "red"))
 
         def watch(addresses: AnyArray, size: int, mask: Mask) -> None:
             np.add(counts, wavefronts(addresses, size, mask, atomic=atomic), out=counts)
 
+        def watch_global(addresses: AnyArray, size: int, mask: Mask) -> None:
+            np.add(of_sectors, sectors(addresses, size, mask), out=of_sectors)
+
         def watched(mask: Mask) -> None:
             machine.shared.watch = watch
+            machine.global_memory.watch = watch_global
             step(mask)
 
         return watched
 
 
+_OF_ENGINES = ("wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk")
+
+
 def _unwatched(step: Step, machine: Machine) -> Step:
-    """wgmma does not read by wavefronts of lanes."""
+    """What asynchronous units touch are no wavefronts and requests of lanes."""
 
     def unwatched(mask: Mask) -> None:
-        machine.shared.watch = None
+        machine.shared.watch = machine.global_memory.watch = None
         step(mask)
 
     return unwatched
 
 
-def _may_touch_shared(opcode: str) -> bool:
-    """Whether an instruction names shared memory, or takes generic addresses."""
+def _touches_memory(opcode: str) -> bool:
+    """Whether an instruction names shared or global memory, or takes generic addresses."""
     words = opcode.replace("::", ".").split(".")
-    spaces = {"global", "local", "const", "param"} & set(words)
-    return "shared" in words or (words[0] in ("ld", "st", "atom", "red") and not spaces)
+    if {"shared", "global"} & set(words):
+        return True
+    return words[0] in ("ld", "st", "atom", "red") and not {"local", "const", "param"} & set(words)

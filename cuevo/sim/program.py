@@ -2,6 +2,7 @@
 unwritten.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,13 +35,15 @@ class Operation:
 
 class Program:
     """Checks every instruction of `function`, declared for `level`, to run as `arch` does; raises
-    `PtxError` for the first that it refuses.
+    `PtxError` for the first that it refuses. With `checks` registers that may not have been written
+    are looked at when they are read.
     """
 
-    def __init__(self, function: Function, arch: int, level: Level) -> None:
+    def __init__(self, function: Function, arch: int, level: Level, *, checks: bool = True) -> None:
         self.function = function
         self.arch = arch
         self.level = level
+        self.checks = checks
         probe = Machine(function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
         self._forms: dict[tuple[str, int], tuple[Form, Modifiers]] = {}
         self.operations = [
@@ -50,7 +53,7 @@ class Program:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
         self._returns = self._find_returns()
-        self.tracked = self._find_suspects()
+        self.tracked = self._find_suspects() if checks else frozenset()
         self._kept = frozenset[int]().union(*(each.keeps for each in self.operations))
 
     def end_of_run(self, start: int) -> int:
@@ -60,8 +63,12 @@ class Program:
             end += 1
         return end
 
-    def bind(self, index: int, machine: Machine) -> Step:
-        """The instruction as a step on the registers of `machine`."""
+    def bind(
+        self, index: int, machine: Machine, held: Callable[[AnyArray], None] | None = None
+    ) -> Step:
+        """The instruction as a step on the registers of `machine`; `held` is called with the lanes
+        for which its guard holds.
+        """
         operation = self.operations[index]
         instruction = operation.instruction
         step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
@@ -77,14 +84,12 @@ class Program:
             for slot in operation.suspects
             if slot not in operation.conditional and (guard is None or slot != guard.register.slot)
         ]
-        for slot in operation.conditional.intersection(operation.suspects):
-            machine.track(slot)
         if suspects:
             step = _checking(step, suspects, machine)
         if guard is None:
             return step
         predicate = machine.register(guard.register)
-        step = _guarded(step, predicate, guard.negated)
+        step = _guarded(step, predicate, guard.negated, held)
         if guard.register.slot in operation.suspects:
             name = guard.register.name
             step = _checking(step, [(name, machine.track(guard.register.slot))], machine)
@@ -191,7 +196,12 @@ def _sure_writes(operation: Operation) -> int:
     return sum(1 << slot for slot in operation.writes)
 
 
-def _guarded(step: Step, predicate: AnyArray, negated: bool) -> Step:
+def _guarded(
+    step: Step,
+    predicate: AnyArray,
+    negated: bool,
+    held: Callable[[AnyArray], None] | None = None,
+) -> Step:
     size = predicate.size
 
     def guarded(mask: Mask) -> None:
@@ -199,6 +209,8 @@ def _guarded(step: Step, predicate: AnyArray, negated: bool) -> Step:
         if mask is not None:
             lanes = lanes & mask
         count = np.count_nonzero(lanes)
+        if held is not None and count:
+            held(lanes)
         if count == size:
             step(None)
         elif count:

@@ -161,3 +161,35 @@ class Races:
 
 def _bytes(units: AnyArray) -> AnyArray:
     return units.view(np.uint8)
+
+
+class Unwatched(Races):
+    """Stands in for `Races` where nobody looks."""
+
+    def __init__(
+        self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+    ) -> None:
+        pass
+
+    def barrier(
+        self,
+        blocks: AnyArray | None,
+        arrived: AnyArray | None = None,
+        released: AnyArray | None = None,
+    ) -> None:
+        pass
+
+    def warp_barrier(self, mask: Mask) -> None:
+        pass
+
+    def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        pass
+
+    def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        pass
+
+    def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
+        pass
+
+    def landed(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        pass

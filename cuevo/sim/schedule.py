@@ -82,9 +82,13 @@ class Schedule:
     def _bind(self, start: int) -> tuple[tuple[Step, ...], int, bool]:
         program = self._program
         end = program.end_of_run(start)
-        steps = tuple(program.bind(index, self.machine) for index in range(start, end))
-        if self._counters is not None:
-            steps = self._counters.counting(start, steps, self.machine)
+        counters = self._counters
+        steps = tuple(
+            program.bind(index, self.machine, counters.holding(index) if counters else None)
+            for index in range(start, end)
+        )
+        if counters is not None:
+            steps = counters.counting(start, steps, self.machine)
         return steps, end, program.operations[start].form.control
 
     def _error(self, fault: Fault, index: int) -> SimulatorError:

@@ -8,7 +8,7 @@ from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.causality import Causality
 from cuevo.sim.faults import Fault
 from cuevo.sim.global_memory import unit_dtype
-from cuevo.sim.races import Races
+from cuevo.sim.races import Races, Unwatched
 
 WINDOW = 1024
 """Shared address of the first byte. Not 0, so that a null pointer is caught (hardware keeps the
@@ -58,7 +58,10 @@ class SharedMemory:
                 blocks, self.stride, block_of_warp, warp_in_block, cluster
             )
         else:
-            self.races = Races(blocks, self.stride, block_of_warp, warp_in_block)
+            assert issubclass(races, Races)
+            self.races = races(blocks, self.stride, block_of_warp, warp_in_block)
+        self._states_count = races is not Unwatched
+        """Whether it is looked at what was written, and what is in flight."""
         self.watch: Callable[[AnyArray, int, Mask], None] | None = None
         """Called with the checked addresses of each access, its size and its lanes."""
 
@@ -127,6 +130,8 @@ class SharedMemory:
 
         An `ordered` access (volatile, relaxed, atomic) races with none of its kind.
         """
+        if not self._states_count:
+            return self._data[size].take(indices)
         state = self._state[size].take(indices).view(np.uint8)
         if int(state.min()) != _VALID or int(state.max()) != _VALID:
             lanes = (state.reshape(*indices.shape, size) != _VALID).any(axis=-1)
@@ -164,6 +169,8 @@ class SharedMemory:
 
     def end_copy(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
         """Copies to flat `indices` are waited for; `threads` as `Races.landed` has them."""
+        if not self._states_count:
+            return
         self._state[size][indices] = _unit(size, _VALID)
         self.races.landed(indices, size, threads)
 
@@ -244,9 +251,13 @@ class SharedMemory:
         self._mark(indices, size, mask, state)
 
     def _mark(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
+        if not self._states_count:
+            return
         self._state[size][indices if mask is None else indices[mask]] = _unit(size, state)
 
     def _check_free(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        if not self._states_count:
+            return
         state = self._state[size].take(indices).view(np.uint8)
         if int(state.max()) > _VALID:
             taken = state.reshape(*indices.shape, size) > _VALID

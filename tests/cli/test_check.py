@@ -25,6 +25,7 @@ def test_json_has_everything(capsys):
     assert 0 < report["errors"]["d"] < 1e-2
     assert sum(report["instructions"].values()) == sum(report["lines"].values()) > 0
     assert {use["opcode"].split(".")[0] for use in report["banks"]} >= {"ldmatrix", "cp"}
+    assert all(use["sectors"] >= use["ideal"] > 0 for use in report["sectors"])
 
 
 def test_a_kernel_of_one_architecture(capsys):

@@ -150,7 +150,8 @@ def launch(case: GemmCase, place: SimExecutor | DriverExecutor) -> tuple[Arrays,
         config, problem, a=x.a, b=x.b, c=x.c, bias=x.bias, scatter=x.scatter, d=x.out,
         alpha=alpha, beta=options["beta"],
     )  # fmt: skip
-    front = gemm_sm90a.addresses(config, problem, x.a, x.b, on_device=on_device is not None)
+    context = place.context if isinstance(place, DriverExecutor) else None
+    front = gemm_sm90a.addresses(config, problem, x.a, x.b, context=context)
     packed = front.pack(*x.addresses, x.out.pointer, 0, 0) + LAUNCHED.pack(values)[front.size :]
     place.load(render(gemm_sm90a.NAME, gemm_sm90a.values(config))).launch(
         config.grid(problem),
@@ -433,7 +434,7 @@ def test_maps_of_the_same_addresses_are_made_once(monkeypatch: pytest.MonkeyPatc
         lambda self: made.append(self.pointer) or encode(self),  # type: ignore[func-returns-value]
     )
     x = _array((1, 128, 128), (0, 256, 2))
-    front = gemm_sm90a.addresses(BASE, PROBLEM, x, x, on_device=False)
+    front = gemm_sm90a.addresses(BASE, PROBLEM, x, x, context=None)
     first = front.pack(4096, 8192, 1, 2, 3, 4, 0, 0)
     assert front.pack(4096, 8192, 1, 2, 3, 4, 0, 0) == first and len(first) == front.size
     assert made == [4096, 8192]

@@ -151,3 +151,44 @@ def test_generic_accesses_count_where_they_are(profile_of: Any) -> None:
     """
     used = [(use.opcode, use.executions) for use in profile_of(body).banks]
     assert used == [("st.shared.b32", 1), ("ld.b32", 1), ("st.b32", 1)]
+
+
+ACCESSES = """
+.reg .b64 p, q; .reg .b32 t, x; .reg .pred low, none;
+mov.u32 t, %tid.x; ld.param.u64 p, [p0]; setp.lt.u32 low, t, 4; setp.gt.u32 none, t, 99;
+mad.wide.u32 q, t, {step}, p; {guard} ld.global.b32 x, [q];
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "guard", "expected"),
+    [
+        (4, "", (2, 8, 8)),
+        (0, "", (2, 2, 2)),
+        (8, "", (2, 16, 8)),
+        (32, "", (2, 64, 8)),
+        (16, "@low", (1, 2, 1)),
+    ],
+)
+def test_sectors(profile_of: Any, step: int, guard: str, expected: tuple[int, int, int]) -> None:
+    array = np.zeros(1024, np.uint32)
+    profile = profile_of(ACCESSES.format(step=step, guard=guard) + "ret;", array, block=64)
+    (use,) = profile.sectors
+    assert (use.requests, use.sectors, use.ideal) == expected
+
+
+def test_sectors_that_begin_in_the_middle(profile_of: Any) -> None:
+    array = np.zeros(1024, np.uint32)
+    skip = 16 - array.ctypes.data % 32
+    body = ACCESSES.format(step=4, guard="").replace("[q]", f"[q+{skip % 32}]") + "ret;"
+    (use,) = profile_of(body, array, block=32).sectors
+    assert (use.sectors, use.ideal) == (5, 4)
+
+
+def test_guards_that_hold(profile_of: Any) -> None:
+    array = np.zeros(1024, np.uint32)
+    body = ACCESSES.format(step=4, guard="@low") + "@none ld.global.b32 x, [p]; ret;"
+    profile = profile_of(body, array, block=64, grid=3)
+    held = [use.held for use in profile.instructions if use.opcode == "ld.global.b32"]
+    assert held == [3, 0]
+    assert all(use.held is None for use in profile.instructions if use.opcode.startswith("mov"))

@@ -151,6 +151,14 @@ FENCES = {
         """,
         "uses the register d1, which another instruction has used without a wgmma.fence between",
     ),
+    "accumulators of a warp written after the fence": _kernel(
+        f"""
+        {READY} {FENCE} <<=> @first mov.f32 d0, d1;>>
+        {WGMMA} // here
+        {COMMIT} {WAIT}
+        """,
+        "uses the register d0, which another instruction has used without a wgmma.fence between",
+    ),
     "elements of A written after the fence": _kernel(
         f"""
         {READY} <<mov.b32 a3, 0; {FENCE} => {FENCE} mov.b32 a3, 0;>>

@@ -1,10 +1,13 @@
 """cuevo.sim.instructions.wgmma: what is computed, of which operands."""
 
+import re
+import struct
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from sim.conftest import Buffer, kernel_text
 from sim.instructions.wgmma_kernels import (
     ACCUMULATORS,
     B_AT,
@@ -15,7 +18,9 @@ from sim.instructions.wgmma_kernels import (
     WAIT,
     Image,
     Product,
+    around,
     braces,
+    compact,
     epilogue,
     freed,
     held,
@@ -25,6 +30,7 @@ from sim.instructions.wgmma_kernels import (
 
 from cuevo.errors import SimulatorError
 from cuevo.layouts import MatrixDescriptor
+from cuevo.sim import SimExecutor
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.tensor_core import block, multiply_accumulate
 
@@ -207,6 +213,130 @@ def test_warps_that_come_one_after_the_other(run_kernel: Any, numbers: Any) -> N
     """
     found = run(run_kernel, product, a, b, c, body)
     np.testing.assert_array_equal(found, exact(a, b, exact(a, b, c)))
+
+
+def two_warpgroups(
+    run_kernel: Any, product: Product, swizzles: tuple[int, int], body: str
+) -> tuple[Any, Any]:
+    """What `body` makes of accumulators in two warpgroups, each with a B of its own swizzle, and
+    A . B of each; `odd` marks the second one. The accumulators begin as zeros.
+    """
+    rng, image, descriptors = np.random.default_rng(1), Image(), np.zeros((2, 2), np.uint64)
+    a, of_a = rng.integers(-4, 5, (64, product.depth)).astype(product.dtype), product.operand_a()
+    at_a = compact(of_a, 128, 0)
+    image.put(a, of_a, at_a)
+    wanted = []
+    for i, swizzle in enumerate(swizzles):
+        b = rng.integers(-4, 5, (product.depth, product.n)).astype(product.dtype)
+        at_b = compact(product.operand_b(), swizzle, 8192 * (i + 1))
+        image.put(b.T, product.operand_b(), at_b)
+        descriptors[i] = at_a.bits, at_b.bits
+        wanted.append(a.astype(float) @ b.astype(float))
+    start = np.zeros((2, 128, product.registers), np.uint32)
+    out = np.zeros_like(start)
+    text = f"""
+    {prologue(product.registers, BYTES, warpgroup=256)}
+    shr.u32 x, t, 7; setp.ne.u32 odd, x, 0; mul.wide.u32 from, x, 16;
+    ld.param.u64 p, [p1]; add.u64 p, p, from; ld.global.v2.b64 {{a, b}}, [p];
+    {body} {epilogue(product.registers)}
+    """
+    arrays = image.content, descriptors, np.zeros((256, 4), np.uint32), start, out
+    run_kernel(text, *arrays, block=256, arch="sm_90a")
+    return np.stack([freed(each, np.float32) for each in out]), np.stack(wanted)
+
+
+@pytest.mark.parametrize("swizzles", [(128, 128), (32, 128), (64, 0)])
+def test_warpgroups_with_their_own_descriptors(run_kernel: Any, swizzles: tuple[int, int]) -> None:
+    product = Product(40)
+    body = f"{FENCE} {product.statement()} {ISSUE} {WAIT}"
+    found, wanted = two_warpgroups(run_kernel, product, swizzles, body)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_warpgroups_that_go_on_from_different_results(run_kernel: Any) -> None:
+    """One from a result that is pending, the other from its registers; then one from nothing."""
+    product = Product(40)
+    one, fresh = product.statement(), product.statement(scale="odd")
+    first = f"{FENCE} @odd {one} {one} {ISSUE} {WAIT}"
+    found, wanted = two_warpgroups(run_kernel, product, (128, 128), first)
+    np.testing.assert_array_equal(found, wanted * np.array([1, 2])[:, None, None])
+    body = f"{first} {FENCE} {fresh} {ISSUE} {WAIT}"
+    found, wanted = two_warpgroups(run_kernel, product, (128, 128), body)
+    np.testing.assert_array_equal(found, wanted * np.array([1, 3])[:, None, None])
+
+
+def test_many_of_them(run_kernel: Any, numbers: Any) -> None:
+    product = Product(8)
+    a, b, c = integers(numbers.rng, product)
+    body = f"""
+    mov.u32 y, 0;
+    AGAIN: {FENCE} {product.statement()} {ISSUE} {WAIT}
+    add.u32 y, y, 1; setp.lt.u32 odd, y, 300; @odd bra AGAIN;
+    """
+    found = run(run_kernel, product, a, b, c, body)
+    wanted = c.astype(float) + 300 * (a.astype(float) @ b.astype(float))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_launch_after_a_fault(numbers: Any) -> None:
+    """A kernel of which one launch does not wait, one has no fence, in one a warp passes by, as the
+    first register of A says; nothing of it is there in the next launch.
+    """
+    product = Product(16)
+    a, b, c = integers(numbers.rng, product)
+    body = f"""
+    .reg .pred third; setp.eq.u32 third, a0, 3; @third bra END;
+    setp.eq.u32 first, a0, 1; setp.eq.u32 odd, a0, 2; @!odd {FENCE}
+    {product.statement(d="e", scale="0")} {product.statement()} {ISSUE} @!first {WAIT}
+    {"".join(f"add.f32 d{i}, d{i}, e{i};" for i in range(product.registers))} {WAIT}
+    END:
+    """
+    text, arrays = around(product, a, b, held(c), body)
+    loaded = SimExecutor("sm_90a").load_text("test", kernel_text(text, 5, "sm_90a"))
+    out = np.zeros_like(arrays[3])
+    buffers = [Buffer(each) for each in (*arrays, out)]
+    params = struct.pack("<5Q", *(each.pointer for each in buffers))
+    wrong = {
+        1: "touches the register d0, which a wgmma in flight",
+        2: "a wgmma without a wgmma.fence before",
+        3: "exits after 0 wgmma",
+    }
+    for kind in (0, 2, 0, 1, 0, 3, 0):
+        arrays[2][:32], out[...] = kind, 0
+        if kind:
+            with pytest.raises(SimulatorError, match=re.escape(wrong[kind])):
+                loaded.launch((1, 1, 1), (128, 1, 1), 0, params, buffers=buffers)
+            continue
+        loaded.launch((1, 1, 1), (128, 1, 1), 0, params, buffers=buffers)
+        np.testing.assert_array_equal(freed(out, np.float32), exact(2 * a, b, c))
+
+
+def test_the_end_of_the_text_is_an_exit(run_kernel: Any) -> None:
+    product = Product(8, swizzle_a=-1)
+    body = f"""
+    .reg .f32 d<4>; .reg .b32 a<4>; .reg .b64 b; .shared .align 128 .b8 smem[2048]; .reg .b32 x;
+    mov.u32 x, %tid.x; shl.b32 x, x, 4; add.u32 x, x, 1024; st.shared.v4.b32 [x], {{x, x, x, x}};
+    {"".join(f"mov.b32 a{i}, 0; mov.f32 d{i}, 0f00000000;" for i in range(4))}
+    mov.b64 b, {MatrixDescriptor(1024, 128, 128).bits}; fence.proxy.async; bar.sync 0; {FENCE}
+    {product.statement(scale="0")}
+    {ISSUE}
+    """
+    with pytest.raises(SimulatorError, match=r"no wgmma.wait_group waits(?s:.*)commit_group"):
+        run_kernel(body, block=128, arch="sm_90a")
+
+
+def test_no_wavefronts_of_lanes(profile_of: Any, numbers: Any) -> None:
+    """What wgmma reads is not counted as that of an instruction before it."""
+    product = Product(64)
+    a, b, c = integers(numbers.rng, product)
+    counted = []
+    for times in (1, 3):
+        body = f"{FENCE} {product.statement() * times} {ISSUE} {WAIT}"
+        text, arrays = around(product, a, b, held(c), body)
+        profile = profile_of(text, *arrays, np.zeros_like(arrays[3]), block=128, arch="sm_90a")
+        counted.append(sum(use.wavefronts for use in profile.banks))
+        assert profile.by_opcode()[product.opcode] == 4 * times
+    assert counted[0] == counted[1] == 8 * BYTES // 1024
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""How fast the CPU executor is, in thread-instructions a second, and how much memory it takes.
+
+    python3 tools/bench_executor.py                     forward attention, N=4, L=256, H=4, D=32
+    python3 tools/bench_executor.py --workload 2,4,128,64 --arch sm_80 --repeats 10
+
+A thread-instruction is an instruction that a thread of a warp comes to; a warp counts as 32. Times
+are medians of calls of cuevo.attention after the first, which also makes the kernel ready. With
+checks: all that docs/cpu-executor.md lists; without: SimExecutor(checks=False). Memory is the most
+that the whole process has had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from cuevo import attention
+from cuevo.sim import LoadedKernel, SimExecutor
+from machine import circumstances
+from report import print_rows
+from workloads import Workload, select
+
+USUAL = Workload(4, 4, 256, 32)
+REPEATS = 7
+
+
+class Counting(SimExecutor):
+    """Remembers the kernel that it ran last."""
+
+    last: LoadedKernel | None = None
+
+    def load(self, kernel: Any) -> LoadedKernel:
+        self.last = super().load(kernel)
+        return self.last
+
+
+def build_parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    summary, _, details = __doc__.partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--workload", default=str(USUAL), metavar="N,H,L,D", help=f"({USUAL})")
+    add("--arch", default="sm_80", help="architecture that the executor stands for (sm_80)")
+    add("--repeats", type=int, default=REPEATS, metavar="COUNT", help=f"timed calls ({REPEATS})")
+    return parser
+
+
+def operands(workload: Workload) -> dict[str, Any]:
+    """Normally distributed, bf16, with both biases."""
+    rng = np.random.default_rng(0)
+    n, h, d = workload.rows, workload.heads, workload.head_dim
+    length = workload.length
+
+    def normal(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(ml_dtypes.bfloat16)
+
+    made = {name: normal(1, n, length, h, d) for name in "qkv"}
+    return {
+        **made,
+        "mask_bias": normal(1, n, 1, 1, length),
+        "pair_bias": normal(1, 1, h, length, length),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = build_parser().parse_args(argv)
+    (workload,) = select([arguments.workload])
+    arrays = operands(workload)
+    counting = Counting(arguments.arch, profile=True)
+    attention(**arrays, device=counting)
+    assert counting.last is not None and counting.last.profile is not None
+    executions = sum(use.executions for use in counting.last.profile.instructions)
+    rows = []
+    for name, checks in (("with checks", True), ("without", False)):
+        place = SimExecutor(arguments.arch, checks=checks)
+        attention(**arrays, device=place)
+        times = []
+        for _ in range(arguments.repeats):
+            start = time.perf_counter()
+            attention(**arrays, device=place)
+            times.append(time.perf_counter() - start)
+        seconds = statistics.median(times)
+        rows.append((name, f"{seconds:.3f}", f"{32e-6 * executions / seconds:.1f}"))
+    facts = circumstances()
+    print(f"{platform.machine()}, {facts['date']}  {facts['command']}")
+    print(f"python {platform.python_version()}  numpy {np.__version__}")
+    print(f"\nattention {workload}, {32e-6 * executions:.2f} million thread-instructions\n")
+    print_rows(("", "s", "M/s"), rows)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"\nmost memory of the process: {peak / 1e6:.0f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
