@@ -3,6 +3,7 @@ of each kind of kernel one with several tiles and ragged ends, where the instanc
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -114,6 +115,9 @@ def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
         k += RAGGED
     if getattr(config, "max_k", 0):
         k = min(k, config.max_k)
+    if hasattr(config, "blocks"):
+        # Threadblocks that stay take one tile after the other, in stages that they fill again.
+        config = replace(config, blocks=config.cluster)
     if config.a_columns:
         m = config.block_m + RAGGED
     a = _normal(rng, (k, m) if config.a_columns else (m, k), config.dtype)

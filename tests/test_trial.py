@@ -37,6 +37,8 @@ INSTANCES = [
     ("gemm_sm80", SMALL + " dtype=f16 accumulate=f16 out_dtype=f16 max_k=96 layout=padded"),
     ("gemm_sm90a", ""),
     ("gemm_sm90a", "block_n=128 schedule=pingpong stages=3 out_dtype=f32"),
+    ("gemm_sm90a", "block_n=128 cluster=2 stages=2 a_columns=true c=f32 bias=true scatter=true"),
+    ("gemm_sm90a", "block_m=64 block_n=64 schedule=pingpong stages=2 b_columns=true dtype=f16"),
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
@@ -110,6 +112,19 @@ def test_wrong_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (finding.severity, finding.origin) == ("error", "")
     assert finding.message.startswith("d differs from float64 by ")
     assert report.errors["d"] > 1e-2
+
+
+def test_threadblocks_that_stay_take_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only shows in the second round of the stages is found."""
+    report = damaged(
+        monkeypatch,
+        "gemm_sm90a",
+        "block_n=64 stages=4",
+        lambda text: text.replace("@wraps xor.b32 parity, parity, 1;", "", 1),
+    )
+    (finding,) = report.findings
+    assert finding.origin == "ptx/lib/mbarrier.ptx:29"
+    assert finding.message.startswith("deadlock: warps wait at barriers that are never complete")
 
 
 def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,27 +146,44 @@ class AsyncCopies:
                 self._mbarriers.arrive_later(each.slots, each.known, each.lanes)
         return bool(under_way)
 
-    def finish(self) -> None:
-        """All threads have exited: nothing may be on its way to shared memory, or read it."""
+    def check_exit(self, blocks: AnyArray) -> None:
+        """The marked blocks have exited: nothing may be on its way to their shared memory, or read
+        it.
+        """
         for each in self._under_way:
-            if isinstance(each, _Load):
+            if not isinstance(each, _Load):
+                continue
+            if self._of_blocks(each.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy to its shared memory is under way",
                     self._of_warp(each.warp),
                 )
+            if each.reads is not None and self._of_blocks(each.reads, blocks):
+                raise Fault(
+                    "the block exits while an asynchronous copy still reads its shared memory",
+                    self._of_warp(each.warp),
+                )
         for store in self._stores:
-            if store.reads:
+            if store.reads and self._of_blocks(store.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory: "
                     "cp.async.bulk.wait_group.read is missing",
                     self._of_warp(store.thread[1]),
                 )
+
+    def finish(self) -> None:
+        """All threads have exited: what was stored gets to global memory."""
+        for store in self._stores:
             store.finish()
 
     def _stop_reading(self, store: _Store) -> None:
         if store.reads:
             store.reads = False
             self._shared.end_async_read(store.units, np.full(store.units.shape, store.thread[1]))
+
+    def _of_blocks(self, units: AnyArray, blocks: AnyArray) -> bool:
+        """Whether the units, which are of one block, are of one of the marked ones."""
+        return bool(blocks[self._shared.block_of(int(units[0]), 16)])
 
     def _of_warp(self, warp: int) -> AnyArray:
         lanes = np.zeros(self._shape, np.bool_)

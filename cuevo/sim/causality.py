@@ -57,6 +57,8 @@ class Causality:
         self._async_reads = np.zeros(words, np.int16)
         self._unfenced = np.zeros(words, np.bool_)
         self._clocks = np.zeros((0, 0), np.int32)
+        self._visits = np.zeros((blocks, self._warps), np.int32)
+        """When each warp of a cluster has last reached into a block's memory from another one."""
         self.reset()
 
     def reset(self) -> None:
@@ -68,6 +70,7 @@ class Causality:
         self._read.fill(0)
         self._async_reads.fill(0)
         self._unfenced.fill(False)
+        self._visits.fill(0)
         self._lanes.barrier(None)
 
     # -- Clocks -----------------------------------------------------------------------------------
@@ -171,6 +174,27 @@ class Causality:
         own = self._own[warps]
         self._writer[words], self._written[words] = own, self._clocks[warps, own]
         self._lanes.landed(indices, size, lanes)
+
+    # -- Memory of other blocks of the cluster -----------------------------------------------------
+
+    def visit(self, blocks: AnyArray, warps: AnyArray) -> None:
+        """Each of flat `warps` reaches into the memory of the block that stands beside it."""
+        away = blocks != self._block_of_warp[warps]
+        blocks, warps = blocks[away], warps[away]
+        self._visits[blocks, self._own[warps]] = self._clocks[warps, self._own[warps]]
+
+    def check_exit(self, blocks: AnyArray) -> None:
+        """The marked blocks have exited: some warp of each must have known of all visits."""
+        for block in np.flatnonzero(blocks):
+            own = self._block_of_warp == block
+            known = self._clocks[own].max(axis=0)[: self._warps]
+            if (late := self._visits[block] > known).any():
+                visitor = self._warp_name(int(late.argmax()))
+                raise Fault(
+                    f"the block exits, and nothing says that {visitor} no longer reaches into its "
+                    "shared memory",
+                    np.tile(own, (32, 1)),
+                )
 
     # -- Accesses of asynchronous units -----------------------------------------------------------
 

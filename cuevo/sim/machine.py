@@ -120,10 +120,11 @@ class Machine:
             )
             clusters = self.block_of_warp // cluster
             self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.causality)
-            self.flow.after_exit = self.cluster_barrier.complete
+            self.flow.after_exit = self._after_exit
         self.special = self._special_registers()
         self._clock = 0
         self._looked = -1
+        self._present = self._running()
 
     def begin(self, first_block: int, params: AnyArray, buffers: GlobalMemory) -> None:
         """Make ready to run the blocks from `first_block` on."""
@@ -132,6 +133,7 @@ class Machine:
         self.params = params
         self.global_memory = buffers
         self.flow.reset()
+        self._present = self._running()
         self.shared.reset()
         self.local.reset()
         self.copies.reset()
@@ -173,12 +175,32 @@ class Machine:
         looked, self._looked = self._looked, before
         return looked != before and self.flow.wake(~self.cluster_barrier.waits)
 
-    def require_running(self, indices: AnyArray, size: int, mask: Mask) -> None:
-        """The blocks to whose shared memory `indices` are must not have exited."""
-        running = np.bincount(self.block_of_warp, self.alive.any(axis=0), self.blocks) > 0
-        gone = ~running[indices * size // self.shared.stride]
-        if (wrong := gone if mask is None else gone & mask).any():
+    def reach(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
+        not have exited, nor do so before it knows of this.
+        """
+        blocks = indices * size // self.shared.stride
+        lanes = np.ones(self.shape, np.bool_) if mask is None else mask
+        self.require_running(blocks, lanes)
+        self.causality.visit(blocks[lanes], self.warp_of_lane[lanes])
+
+    def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
+        """The block of each of the lanes must not have exited."""
+        if (wrong := lanes & ~self._running()[blocks]).any():
             raise Fault("shared memory of a block of the cluster that has exited", wrong)
+
+    def _running(self) -> AnyArray:
+        """The blocks of which there are lanes that have not exited."""
+        count: AnyArray = np.bincount(self.block_of_warp, self.alive.any(axis=0), self.blocks)
+        return count > 0
+
+    def _after_exit(self) -> None:
+        self.cluster_barrier.complete()
+        running = self._running()
+        gone, self._present = self._present & ~running, running
+        if gone.any():
+            self.async_copies.check_exit(gone)
+            self.causality.check_exit(gone)
 
     def finish(self) -> None:
         """All lanes have exited."""

@@ -175,7 +175,7 @@ class Mbarriers:
         """Flat arrivals of an asynchronous unit for warps that knew `known` when they told it."""
         self._learn(slots, known)
         np.subtract.at(self._pending, slots, 1)
-        if (self._pending < 0).any():
+        if (self._pending[slots] < 0).any():
             raise Fault("more arrivals at an mbarrier than its phase expects", lanes)
         self._complete()
 
@@ -222,8 +222,10 @@ class Mbarriers:
         for line, slot, phase in sorted({(int(a), int(b), int(c)) for a, b, c in rows}):
             offset = self._shared.offset_of(int(self._indices[slot]), BYTES)
             what = f"phase {phase} of the mbarrier at shared offset {offset} lacks "
-            what += f"{self._pending[slot]} of {self._count[slot]} arrivals and "
-            yield line, what + f"{self._bytes[slot]} bytes"
+            what += f"{max(self._pending[slot], 0)} of {self._count[slot]} arrivals and "
+            count = self._bytes[slot]
+            more = f"{count} bytes" if count >= 0 else f"has {-count} bytes that nobody expects"
+            yield line, what + more
 
     # -- Inner ------------------------------------------------------------------------------------
 
@@ -251,14 +253,15 @@ class Mbarriers:
 
     def _complete(self) -> None:
         """Phases that lack nothing end, and the next ones begin."""
-        done = (self._pending == 0) & (self._bytes == 0) & (self._count > 0)
+        done = (self._pending == 0) & (self._bytes == 0)
         if not done.any():
             return
         self._released[done] = self._known[done]
         finished = np.flatnonzero(done)
         self._known[finished, self._place[finished]] += 1
         self._phase[done] += 1
-        self._pending[done] = self._count[done]
+        # Of one that everybody has dropped, no further phase ends.
+        self._pending[done] = np.where(self._count[done] > 0, self._count[done], -1)
         self.progress += 1
         wait = self._wait
         slots = np.maximum(wait.slots, 0)

@@ -28,6 +28,16 @@ def test_json_has_everything(capsys):
     assert all(use["sectors"] >= use["ideal"] > 0 for use in report["sectors"])
 
 
+def test_a_kernel_of_one_architecture(capsys):
+    settings = ["--set", "block_n=64", "--set", "cluster=1", "--set", "stages=3"]
+    assert main(["check", "gemm_sm90a", *settings, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["arch"], report["sound"]) == ("sm_90a", True)
+    assert 0 < report["errors"]["d"] < 1e-2
+    ran = {opcode.partition(".")[0] for opcode in report["instructions"]}
+    assert {"wgmma", "mbarrier", "cp"} <= ran
+
+
 def test_findings_are_printed_and_fail(capsys, monkeypatch):
     findings = (
         Finding("error", "ptx/gemm_sm80.ptx:7", "data race"),
@@ -54,6 +64,7 @@ def test_findings_are_printed_and_fail(capsys, monkeypatch):
         (["gemm_sm80", "--set", "stage=3"], 2, "stage"),
         (["gemm_sm80", "--set", "stages=9"], 1, "cannot run on sm_80"),
         (["gemm_sm80", "--arch", "sm_75"], 1, "this is sm_75"),
+        (["gemm_sm90a", "--arch", "90"], 1, "wgmma needs sm_90a; this is sm_90"),
     ],
 )
 def test_what_cannot_be_checked(words, code, said, capsys):

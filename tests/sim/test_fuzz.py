@@ -19,6 +19,7 @@ from cuevo.arrays import view
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor, executor, schedule
 from cuevo.sim.instructions.table import forms
+from cuevo.tensor_map import TensorMap
 
 pytestmark = pytest.mark.kernel
 
@@ -81,14 +82,26 @@ SMALL = ("attention_delta_sm70", "key_bias_sm70", "partial_sums_sm70")
 def test_damaged_texts(seed: int) -> None:
     rng = random.Random(seed)
     backward = original("backward")
-    launch: Launch = backward.launches[backward.find(rng.choice(SMALL))]
+    run_damaged(rng, backward.launches[backward.find(rng.choice(SMALL))], "sm_80")
+
+
+def run_damaged(rng: random.Random, launch: Launch, arch: str) -> None:
     kernel = replace(launch.kernel, text=damaged(rng, launch.kernel.text))
     try:
-        launch.run(SimExecutor("sm_80").load(kernel))
+        launch.run(SimExecutor(arch).load(kernel))
     except SimulatorError:
         pass
     except ValueError as error:
         assert of_launch(error)
+
+
+ASYNCHRONOUS = ("gemm_sm90a", "gemm_sm90a, pingpong", "gemm_sm90a, clusters")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_damaged_texts_with_mbarriers(seed: int) -> None:
+    rng = random.Random(seed)
+    run_damaged(rng, original(rng.choice(ASYNCHRONOUS)).launches[0], "sm_90a")
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -164,9 +177,93 @@ def test_kernels_of_random_instructions(seed: int) -> None:
     run_random(random_kernel(rng), params, [view(memory)])
 
 
-def run_random(text: str, params: bytes, buffers: list[Any]) -> None:
+_SMALL = (0, 0, 0, 1, 1, 2, 16, 16, 32, 64, 128, 1024)
+_FAMILIES = (r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma")
+_BARRIERS = (*("bars", "bars+8", "bars+16") * 4, "bars+24", "bars+4")
+_TILES = (*("tile", "tile+1024", "tile+2048") * 4, "tile+128", "tile+16", "tile+4080", "tile+4")
+_BUFFERS = (*("d17", "d17+16", "d17+2048") * 4, "d17+1024", "d17+4")
+
+
+def addressed(rng: random.Random, text: str) -> str:
+    """A statement with addresses in the memory that its opcode names, more often than not."""
+    opcode = text.split()[0]
+    spaces = re.findall("shared|global", opcode)
+
+    def address(_: object) -> str:
+        space = spaces.pop(0) if spaces else "bars" if "bulk" in opcode else ""
+        if "tensor" in opcode and space in ("", "global"):
+            return f"[{rng.choice(('d16',) * 9 + ('d17',))}"
+        if "mbarrier." in opcode and "bulk" not in opcode:
+            return f"[{rng.choice(_BARRIERS)}" if space else f"[d{rng.choice((13, 14))}"
+        kinds = {"shared": _TILES, "global": _BUFFERS, "bars": _BARRIERS}
+        return f"[{rng.choice(kinds.get(space, ('d13', 'd14', 'd17')))}"
+
+    return re.sub(r"\[d19", address, text)
+
+
+def asynchronous_kernel(rng: random.Random) -> str:
+    """mbarriers that are there, then statements around them in threads of all kinds."""
+    families = [[form for form in forms() if re.search(each, form.row)] for each in _FAMILIES]
+    lines = [HEAD.replace("sm_90", "sm_90a"), DECLARATIONS.replace(", .param", "; .param")]
+    lines[1] = lines[1].replace(".param .align 16 .b8 given[64];", "")
+    if rng.random() < 0.5:
+        lines[0] = lines[0].replace("{\n.shared", ".reqnctapercluster 2, 1, 1\n{\n.shared")
+    lines.append(".shared .align 1024 .b8 tile[4096]; .shared .b64 bars[4]; mov.u32 lane, %tid.x;")
+    lines.append("ld.param.u64 d17, [buffer]; add.u64 d16, d17, 1024;")
+    lines.append("mov.u64 d14, bars; cvta.shared.u64 d14, d14; mov.u64 d13, tile;")
+    lines.append("cvta.shared.u64 d13, d13;")
+    for i in range(20):
+        same = f"mov.b32 r{i}, {rng.choice(_SMALL)};"
+        lines += [f"mad.lo.u32 r{i}, lane, {rng.choice(_SMALL)}, 16;" if i % 5 == 4 else same]
+        lines += [f"mov.b16 h{i}, {rng.choice((1, 2, 3, 3, 3, 7))};"]
+        policy = f"createpolicy.fractional.L2::evict_last.b64 d{i}, 1.0;"
+        lines += [policy if rng.random() < 0.6 else f"cvt.u64.u32 d{i}, r{i};"] * (i < 9)
+        lines += [f"setp.{rng.choice(('lt', 'gt'))}.u32 p{i % 10}, lane, 128;"]
+    lines += [f"mov.b32 f{i}, 0f3f800000;" for i in range(130)]
+    lines.append("setp.eq.u32 p9, lane, 0; setp.lt.u32 p8, lane, 32;")
+    for i in range(3):
+        lines.append(f"@p9 mbarrier.init.shared.b64 [bars+{8 * i}], {rng.choice((1, 2, 32, 64))};")
+    lines.append("fence.proxy.async; bar.sync 0;")
+    if rng.random() < 0.7:
+        lines.append("mad.lo.u32 r70, lane, 32, 0; mov.u32 r71, tile; add.u32 r70, r70, r71;")
+        lines += [f"st.shared.b32 [r70+{4 * i}], lane;" for i in range(8)]
+        lines.append("fence.proxy.async; bar.sync 0;")
+    count = rng.randrange(3, 25)
+    for number in range(count):
+        form = rng.choice(rng.choice(families))
+        found = list(sample(form, 12))
+        # The map has two axes.
+        found = [each for each in found if "tensor.2d" in each] or found
+        text = addressed(rng, statement(form, rng.choice(found)))
+        if "wgmma.mma" in text and rng.random() < 0.9:
+            lines.append("wgmma.fence.sync.aligned;")
+        guard = rng.choice(("", "@p9 ", "@p9 ", "@p9 ", "@p8 ", "@!p8 ", "@p3 "))
+        guard = guard if ".aligned" not in text or rng.random() < 0.1 else ""
+        lines.append(f"L{number}: {guard}{text}")
+        if rng.random() < 0.1:
+            lines.append(f"@p{rng.randrange(10)} bra L{rng.randrange(count)};")
+        if rng.random() < 0.2:
+            lines.append(rng.choice(("bar.sync 0;", "bar.warp.sync -1;", "exit;", "@p8 exit;")))
+    return "\n".join([*lines, "ret;", "}"])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_kernels_of_random_asynchronous_instructions(seed: int) -> None:
+    rng = random.Random(seed)
+    space = np.zeros(4096 + 64, np.uint8)
+    start = -space.ctypes.data % 64
+    memory = space[start : start + 4096]
+    tiles = TensorMap("u32", memory.ctypes.data, (32, 32), (128,), (32, 8), swizzle=128)
+    memory[1024:1152] = np.frombuffer(tiles.encode_for_executor(), np.uint8)
+    params = np.array([memory.ctypes.data], np.uint64).tobytes()
+    run_random(asynchronous_kernel(rng), params, [view(memory)], "sm_90a", 128)
+
+
+def run_random(
+    text: str, params: bytes, buffers: list[Any], arch: str = "sm_90", threads: int = THREADS
+) -> None:
     try:
-        kernel = SimExecutor("sm_90").load_text("k", text)
-        kernel.launch((2, 1, 1), (THREADS, 1, 1), 0, params, buffers=buffers)
+        kernel = SimExecutor(arch).load_text("k", text)
+        kernel.launch((2, 1, 1), (threads, 1, 1), 0, params, buffers=buffers)
     except SimulatorError:
         pass

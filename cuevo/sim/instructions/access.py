@@ -106,7 +106,7 @@ def shared_places(b: Binder, m: Modifiers, index: int, size: int) -> Callable[[M
 
     def places(mask: Mask) -> AnyArray:
         found = machine.shared.cluster_indices(address(mask), size, mask)
-        machine.require_running(found, size, mask)
+        machine.reach(found, size, mask)
         return found
 
     return places

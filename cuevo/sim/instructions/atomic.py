@@ -124,7 +124,7 @@ class _Places:
         shared, size = self._machine.shared, self._size
         if self._of_cluster:
             indices = shared.cluster_indices(addresses, size, mask)
-            self._machine.require_running(indices, size, mask)
+            self._machine.reach(indices, size, mask)
         else:
             indices = shared.indices(addresses, size, mask)
         found = shared.load(indices, size, mask, ordered=True)

@@ -194,7 +194,9 @@ def tell(
         if chosen >> rank & 1:
             move = shared.in_block_of_rank(int(units[0]), UNIT, rank) - int(units[0])
             unit = shared.in_block_of_rank(mbarriers.unit_of(slot), BYTES, rank)
+            machine.require_running(np.array(shared.block_of(unit, BYTES)), lanes)
             there = mbarriers.slot_of_unit(unit, lanes)
+            machine.causality.check_told(np.array([unit]), BYTES, np.array([thread[1]]))
             machine.async_copies.load(units + move, values, there, thread[1])
 
 

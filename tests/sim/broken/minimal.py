@@ -30,16 +30,28 @@ class Minimal:
     thread: tuple[int, int] | None = (0, 0)
     """Warp and lane that are named; None: none is."""
     arch: str = "sm_80"
+    """With sm_90a there are also `maps`: tensor maps of p and of q, whose boxes are 8 rows of 128
+    bytes, swizzled.
+    """
     threads: int = 64
+    cluster: int = 1
+
+    @property
+    def parameter_bytes(self) -> int:
+        return 16 if self.arch == "sm_80" else 320
 
     def text(self, *, broken: bool) -> str:
         body = re.sub(
-            r"<<(.*?)=>(.*?)>>", lambda found: found[2 if broken else 1].strip(), self.body
+            r"(?s)<<(.*?)=>(.*?)>>", lambda found: found[2 if broken else 1].strip(), self.body
         )
-        return f""".version {"7.8" if self.arch == "sm_80" else "8.0"}
+        plain = self.arch == "sm_80"
+        maps = "" if plain else ", .param .align 64 .b8 maps[256]"
+        cluster = f".reqnctapercluster {self.cluster}, 1, 1" if self.cluster > 1 else ""
+        return f""".version {"7.8" if plain else "8.0"}
 .target {self.arch}
 .address_size 64
-.visible .entry broken(.param .u64 p0, .param .u64 p1)
+.visible .entry broken(.param .u64 p0, .param .u64 p1{maps})
+{cluster}
 {{{START}{body}
     ret;
 }}

@@ -6,6 +6,7 @@ has the piece; what it was rendered to is changed wherever the kernel has it. In
     == ORIGINAL: KERNEL              a case of `originals`; an entry, with `:keys` or `:queries`
     FILE: PIECE                      the line
       OLD => NEW                     within it; `without OLD`; `gone`: the whole line
+      2: OLD => NEW                  only in the second of the lines that it was rendered to
       fault, WORDS                   what the fault says, `...` for anything
       at FILE: PIECE                 the line that it names; without this the mutated one
       result                         the results differ from float64, or bytes around were written
@@ -57,6 +58,8 @@ class Mutation:
     old: str
     """Empty: the whole line."""
     new: str
+    only: int
+    """Which of the lines that it was rendered to, counted from 1; 0: all of them."""
     catch: str
     """ "fault", "result", "harmless" or "uncaught"."""
     says: str
@@ -66,15 +69,20 @@ class Mutation:
     @property
     def name(self) -> str:
         change = f"{self.old} => {self.new}" if self.old else "gone"
-        return f"{self.original}: {self.place.file}:{self.place.line} {change}"
+        which = f" {self.only}:" if self.only else ""
+        return f"{self.original}: {self.place.file}:{self.place.line}{which} {change}"
 
     def apply(self, kernel: RenderedKernel) -> str:
         """The kernel's text with the change."""
         lines = kernel.text.split("\n")
         wanted, changed = (f"ptx/{self.place.file}", self.place.line), False
+        count = 0
         for i, origin in enumerate(kernel.lines):
             is_code = not lines[i].lstrip().startswith((".loc ", "//"))
             if origin is not None and is_code and (origin.file, origin.line) == wanted:
+                count += 1
+                if self.only not in (0, count):
+                    continue
                 line = lines[i].replace(self.old, self.new) if self.old else ""
                 changed = changed or line != lines[i]
                 lines[i] = line
@@ -106,12 +114,14 @@ def _mutation(
     original: str, kernel: str, line: str, change: str, catch: str, at: str = ""
 ) -> Mutation:
     place = Place.parse(line)
-    old, _, new = change.partition(" => ")
+    found = re.fullmatch(r"(?:(\d+): )?(.+)", change)
+    assert found, change
+    only, (old, _, new) = int(found[1] or 0), found[2].partition(" => ")
     old = "" if old == "gone" else old.removeprefix("without ")
     how, _, words = catch.partition(", ")
     says = _pattern(words) if how == "fault" else words
     where = Place.parse(at.removeprefix("at ")) if at else place
-    return Mutation(original, kernel, place, old, new, how, says, where)
+    return Mutation(original, kernel, place, old, new, only, how, says, where)
 
 
 MUTATIONS = tuple(_read())

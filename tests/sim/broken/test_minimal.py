@@ -11,11 +11,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
-from sim.broken import minimal, minimal_order, minimal_wgmma
+from sim.broken import minimal, minimal_async, minimal_cluster, minimal_order, minimal_wgmma
 from sim.broken.minimal import SHARED, Minimal
+from sim.broken.minimal_async import BOX, COMMITTED, EXPECT, LOAD, PUT, SAVE, WAIT
+from sim.broken.minimal_cluster import SYNC
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor, schedule
+from cuevo.tensor_map import TensorMap
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +44,15 @@ MINIMAL = {
         "wgmma fences": minimal_wgmma.FENCES,
         "wgmma warpgroups": minimal_wgmma.WARPGROUPS,
         "wgmma operands": minimal_wgmma.OPERANDS,
+        "phases": minimal_async.PHASES,
+        "mbarriers": minimal_async.OBJECTS,
+        "bulk loads": minimal_async.LOADS,
+        "bulk stores": minimal_async.STORES,
+        "boxes": minimal_async.BOXES,
+        "stages": minimal_async.STAGES,
+        "clusters": minimal_cluster.BARRIERS,
+        "peers": minimal_cluster.PEERS,
+        "multicasts": minimal_cluster.MULTICASTS,
     }.items()
     for name, kernel in kernels.items()
 }
@@ -90,6 +102,42 @@ UNCAUGHT = {
         "@first st.shared.b32 [<<own => base>>], t;",
         "one of them is written; the ISA does not say which, here it is the last lane's",
     ),
+    "a box beside the array": minimal_async.load(
+        f"""
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, <<0 => 64>>}}], [m]; {WAIT}
+        """,
+        "what an array does not have comes as zeros, by which kernels treat its edges",
+    ),
+    "a swizzled box read as if it were not": minimal_async.load(
+        f"""
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
+        <<shr.u32 x, t, 3; and.b32 x, x, 7; shl.b32 x, x, 4; xor.b32 w, w, x; => >> {WAIT}
+        ld.shared.b32 x, [w];
+        """,
+        "it is data that has come, only of another place: results can show it",
+    ),
+    "a bulk load of what was just written": minimal_async.load(
+        f"""
+        st.global.b32 [to], t; <<fence.proxy.async.global; => >> bar.sync 0; @lead {EXPECT}
+        @lead {LOAD} [tile], [q], 1024, [m]; {WAIT}
+        """,
+        "global memory has no proxies here",
+    ),
+    "a plain read of what a bulk store may not have written yet": minimal_async.load(
+        f"""
+        {PUT} fence.proxy.async; bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
+        cp.async.bulk.wait_group<<=>.read>> 0; ld.global.b32 x, [q];
+        """,
+        "global memory has no tags; what is read is what was there before",
+    ),
+    "an arrival in another block that is of the own block's scope": minimal_cluster.kernel(
+        f"""
+        {minimal_cluster.init(64)} st.shared::cluster.b32 [there], t;
+        mbarrier.arrive.release.<<cluster => cta>>.shared::cluster.b64 _, [away]; {WAIT}
+        ld.shared.b32 x, [own]; {SYNC}
+        """,
+        "what arrives releases all that is known, whatever the scope",
+    ),
 }
 """With the reason as `message`."""
 
@@ -114,6 +162,16 @@ class Buffer:
         return self.pointer, self.pointer + self.array.nbytes
 
 
+def _parameters(p: Any, q: Any) -> bytes:
+    maps = b"".join(
+        TensorMap(
+            "u32", each.ctypes.data, (32, 32), (128,), (32, 8), swizzle=128
+        ).encode_for_executor()
+        for each in (p, q)
+    )
+    return struct.pack("<2Q48x", p.ctypes.data, q.ctypes.data) + maps
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(schedule, "MOST_RUNS", 100)
@@ -130,7 +188,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             (GRID, 1, 1),
             (minimal.threads, 1, 1),
             SHARED,
-            struct.pack("<2Q", p.ctypes.data, q.ctypes.data),
+            _parameters(p, q)[: minimal.parameter_bytes],
             buffers=[Buffer(p, True), Buffer(q, False)],
         )
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sim.conftest import Buffer
 
-from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor
 
 pytestmark = pytest.mark.unit
@@ -108,59 +107,6 @@ def test_a_copy_from_block_to_block() -> None:
     {WAIT} ld.shared.b32 x, [own]; {SYNC} {OUT}""")
     expected = [1000 * (1 - block % 2) + np.arange(64) for block in range(4)]
     assert np.array_equal(out, np.concatenate(expected))
-
-
-REFUSED = {
-    "no barrier between": (
-        f"st.shared.b32 [own], t; ld.shared::cluster.b32 x, [there]; {SYNC}",
-        "data race: reads shared offset [0-9]+, which warp . of the cluster's block . wrote",
-    ),
-    "a barrier of the block is none of the cluster": (
-        f"st.shared.b32 [own], t; bar.sync 0; ld.shared::cluster.b32 x, [there]; {SYNC}",
-        "data race",
-    ),
-    "a barrier that releases nothing": (
-        f"""st.shared.b32 [own], t; barrier.cluster.arrive.relaxed.aligned;
-        barrier.cluster.wait.aligned; ld.shared::cluster.b32 x, [there]; {SYNC}""",
-        "data race",
-    ),
-    "exits while it is read": (
-        f"""st.shared.b32 [own], t; {SYNC} @!lead bra OUT;
-        mov.u32 x, 0; LAP: add.u32 x, x, 1; setp.lt.u32 done, x, 5; @done bra LAP;
-        bra TAKE; OUT: exit; TAKE: ld.shared::cluster.b32 x, [there];""",
-        "of a block of the cluster that has exited",
-    ),
-    "no such rank": ("mapa.shared::cluster.u32 there, own, 2;", "a rank in a cluster of 2 blocks"),
-    "arrives twice": (
-        "barrier.cluster.arrive.aligned; barrier.cluster.arrive.aligned;", "before it has waited"
-    ),
-    "waits at once": ("barrier.cluster.wait.aligned;", "has not arrived there"),
-    "one does not come": (
-        f"@lead bra ON; W: nanosleep.u32 20; bar.sync 0, 96; ON: {SYNC}",
-        "the barrier of a cluster",
-    ),
-    "a copy to no block": (
-        f"""{INIT.format(count=1)} .reg .b16 both; mov.b16 both, 4;
-        @first {LOAD}.multicast::cluster [base], [a], 256, [m], both;""",
-        "no blocks of the cluster",
-    ),
-    "an mbarrier of the own block only": (
-        f"""@first mbarrier.init.shared.b64 [m], 1; fence.mbarrier_init.release.cluster; bar.sync 0;
-        mapa.shared::cluster.u32 y, m, s;
-        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [y]; {SYNC}""",
-        "data race",
-    ),
-    "a state of another block": (
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 g, [m];", "write _"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
-    body, message = REFUSED[name]
-    with pytest.raises(SimulatorError, match=message):
-        run(body)
 
 
 def test_grids_are_made_of_clusters() -> None:

@@ -1,11 +1,10 @@
-"""Bulk copies and boxes of tensor maps: what comes, when it may be touched, what is refused."""
+"""Bulk copies and boxes of tensor maps: what comes, and where."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cuevo.errors import SimulatorError
 from cuevo.tensor_map import TensorMap
 
 pytestmark = pytest.mark.unit
@@ -166,93 +165,3 @@ def test_a_box_goes_back(run_kernel: Any) -> None:
     expected = np.zeros_like(out)
     expected[4:10, 8:38] = tile[:6, :30]
     assert np.array_equal(out, expected)
-
-
-# -- What is refused ------------------------------------------------------------------------------
-
-GO = f"{EXPECT.format(1024)} @first {LOAD} [base], [a], 1024, [m];"
-REFUSED = {
-    "not waited for": (f"{GO} {OUT}", "an asynchronous copy is still in flight"),
-    "exit before it has come": (GO, "the block exits while an asynchronous copy"),
-    "fewer bytes announced": (
-        f"{EXPECT.format(512)} @first {LOAD} [base], [a], 1024, [m]; {WAIT}", "lacks 1 of 1|bytes"
-    ),
-    "more bytes announced": (
-        f"{EXPECT.format(2048)} @first {LOAD} [base], [a], 1024, [m]; {WAIT}", "1024 bytes"
-    ),
-    "size": (f"@first {LOAD} [base], [a], 1000, [m];", "multiple of 16 bytes"),
-    "no bytes": (f"@first {LOAD} [base], [a], 0, [m];", "multiple of 16 bytes"),
-    "misaligned source": (f"@first {LOAD} [base], [a+4], 1024, [m];", "misaligned global"),
-    "misaligned destination": (f"@first {LOAD} [base+8], [a], 1024, [m];", "misaligned shared"),
-    "past the array": (f"@first {LOAD} [base], [a+15888], 1024, [m];", "past the end"),
-    "past shared memory": (f"@first {LOAD} [m+512], [a], 1024, [m];", "outside of the block's"),
-    "no mbarrier": (f"@first {LOAD} [base], [a], 1024, [m+16];", "there is no mbarrier"),
-    "over what is still read": (
-        f"{FILL} bar.sync 0; {OUT} fence.proxy.async; {GO} {WAIT}",
-        "asynchronously writes shared offset [0-9]+, which warp 1 read",
-    ),
-    "over what was written, unfenced": (
-        f"{FILL} bar.sync 0; {GO} {WAIT}", "without a fence.proxy.async between"
-    ),
-    "stored without a fence": (f"{FILL} bar.sync 0; {SAVE}", "without a fence.proxy.async"),
-    "stored without a barrier": (
-        f"{FILL} fence.proxy.async; {SAVE}", "data race: asynchronously reads"
-    ),
-    "written over while it is stored": (
-        f"{FILL} fence.proxy.async; bar.sync 0; {SAVE} st.shared.b32 [own], t;",
-        "an asynchronous instruction still reads",
-    ),
-    "waited for without a barrier": (
-        f"""{FILL} fence.proxy.async; bar.sync 0; {SAVE} cp.async.bulk.wait_group.read 0;
-        st.shared.b32 [own], t;""",
-        "data race: writes shared offset [0-9]+, which warp 0 read",
-    ),
-    "exit before it was read": (
-        f"{FILL} fence.proxy.async; bar.sync 0; {SAVE}", "cp.async.bulk.wait_group.read is missing"
-    ),
-    "not committed": (
-        f"""{FILL} fence.proxy.async; bar.sync 0; @first {STORE} [d], [base], 1024;
-        cp.async.bulk.wait_group 0; bar.sync 0; st.shared.b32 [own], t;""",
-        "an asynchronous instruction still reads",
-    ),
-    "no map": (
-        f"@first {TENSOR.format(2)} [base], [a, {{0, 0}}], [m];", "no tensor map"
-    ),
-    "a read-only array": (
-        f"""{FILL} fence.proxy.async; bar.sync 0; @first {STORE} [a], [base], 1024;
-        @first cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;""",
-        "read-only",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(run_kernel: Any, name: str) -> None:
-    body, message = REFUSED[name]
-    out, _ = arrays(4096)
-    aligned = np.zeros(4112, np.uint32)
-    skip = -aligned.ctypes.data % 64 // 4
-    aligned = aligned[skip : skip + 4096]
-    with pytest.raises(SimulatorError, match=message):
-        run(run_kernel, body, out, aligned, out)
-
-
-def test_an_mbarrier_of_which_the_engine_does_not_know(run_kernel: Any) -> None:
-    out, source = arrays()
-    init = "@first mbarrier.init.shared.b64 [m], 1; bar.sync 0;"
-    with pytest.raises(SimulatorError, match=r"works on shared offset .* fence.proxy.async"):
-        run(run_kernel, GO + WAIT, out, source, out, init=init)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"extents": (45, 33, 1), "strides": (96, 0), "box": (64, 8, 1)}, "3 axes in a copy of 2"),
-    ],
-)
-def test_maps_that_do_not_fit(run_kernel: Any, change: Any, message: str) -> None:
-    source = np.zeros((33, 48), np.uint16)
-    given = {"extents": (45, 33), "strides": (96,), "box": (64, 8), **change}
-    rows = TensorMap("bf16", source.ctypes.data, swizzle=128, **given)
-    with pytest.raises(SimulatorError, match=message):
-        load_box(run_kernel, rows, source, (0, 0))

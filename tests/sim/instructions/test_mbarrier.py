@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.errors import SimulatorError
-
 pytestmark = pytest.mark.unit
 
 START = """
@@ -104,6 +102,11 @@ def test_counts_and_drops(run_kernel: Any) -> None:
     assert (run(run_kernel, body)[:64] == 5).all()
 
 
+def test_when_all_have_dropped_the_phase_ends(run_kernel: Any) -> None:
+    body = f"mbarrier.arrive_drop.shared.b64 _, [m]; {wait(0)} mov.u32 x, 5; {STORE}"
+    assert (run(run_kernel, body)[:64] == 5).all()
+
+
 def test_bytes_count_too(run_kernel: Any) -> None:
     body = f"""
     @first mbarrier.arrive.expect_tx.shared.b64 _, [m], 48;
@@ -126,82 +129,3 @@ def test_copies_of_threads_arrive_when_they_have_landed(run_kernel: Any) -> None
     {{more}} {wait(0)} ld.shared.b32 x, [other]; add.u32 x, x, 1; bar.sync 0; {STORE}"""
     for noinc, more in (".noinc", ""), ("", ARRIVE):
         assert (run(run_kernel, body.format(noinc=noinc, more=more), grid=1)[:64] == 1).all()
-
-
-REFUSED = {
-    "never waited for": (
-        f"st.shared.b32 [own], t; {ARRIVE} ld.shared.b32 x, [other];",
-        "data race: reads shared offset",
-    ),
-    "waits once, whatever comes": (
-        f"""st.shared.b32 [own], t; {ARRIVE}
-        mbarrier.try_wait.parity.shared.b64 done, [m], 1; ld.shared.b32 x, [other];""",
-        "data race: reads shared offset",
-    ),
-    "arrives before it writes": (
-        f"{ARRIVE} st.shared.b32 [own], t; {wait(0)} ld.shared.b32 x, [other];",
-        "data race: reads shared offset",
-    ),
-    "waits for another one": (
-        f"""st.shared.b32 [own], t; @lead mbarrier.arrive.shared.b64 _, [m], 2;
-        @!lead mbarrier.arrive.shared.b64 _, [m+8], 2;
-        @!lead bra B; {wait(0, "m", "A")} bra C; B: {wait(0, "m+8", "D")} C:
-        ld.shared.b32 x, [other];""",
-        "data race: reads shared offset",
-    ),
-    "writes what is still read": (
-        f"""st.shared.b32 [own], t; {ARRIVE} {wait(0)} ld.shared.b32 x, [other];
-        st.shared.b32 [own], x;""",
-        "data race: writes shared offset [0-9]+, which warp . read",
-    ),
-    "too few arrive": (
-        f"@lead mbarrier.arrive.shared.b64 state, [m]; {wait(0)}",
-        "phase 0 of the mbarrier at shared offset 0 lacks 32 of 64 arrivals and 0 bytes",
-    ),
-    "more than the count at once": (
-        "@first mbarrier.arrive.shared.b64 _, [m], 65;",
-        "more arrivals at an mbarrier than its phase expects",
-    ),
-    "bytes that never come": (
-        f"@first mbarrier.expect_tx.shared.b64 [m], 16; {ARRIVE} {wait(0)}",
-        "lacks 0 of 64 arrivals and 16 bytes",
-    ),
-    "no such mbarrier": ("mbarrier.arrive.shared.b64 state, [m+32];", "there is no mbarrier"),
-    "made twice": ("@first mbarrier.init.shared.b64 [m], 1;", "there is an mbarrier already"),
-    "made by several lanes": ("mbarrier.init.shared.b64 [m+16], 1;", "another warp writes at once"),
-    "no arrivals": ("@first mbarrier.init.shared.b64 [m+16], 0;", "counts 1 to 1048575"),
-    "misaligned": ("@first mbarrier.init.shared.b64 [m+20], 1;", "misaligned"),
-    "not yet known to others": (
-        """@first mbarrier.init.shared.b64 [m+16], 64; bar.warp.sync -1;
-        mbarrier.arrive.shared.b64 state, [m+16];""",
-        "data race",
-    ),
-    "read as a number": ("ld.shared.b64 q, [m];", "where an mbarrier is"),
-    "written as one": ("@first st.shared.b64 [m], p;", "where an mbarrier is"),
-    "after it is gone": (
-        "@first mbarrier.inval.shared.b64 [m]; bar.sync 0; mbarrier.arrive.shared.b64 state, [m];",
-        "there is no mbarrier",
-    ),
-    "no parity": (
-        "mbarrier.test_wait.parity.shared.b64 done, [m], 2;", "a parity is 0 or 1"
-    ),
-    "no state": ("mbarrier.test_wait.shared.b64 done, [m], p;", "a state that no mbarrier.arrive"),
-    "not shared": ("mbarrier.arrive.b64 state, [p];", "not in .shared"),
-    "copies that nobody waits for": (
-        """mad.wide.u32 q, t, 4, p; cp.async.ca.shared.global [own], [q], 4;
-        cp.async.mbarrier.arrive.noinc.shared.b64 [m]; ld.shared.b32 x, [own];""",
-        "still in flight",
-    ),
-    "a copy after the arrival": (
-        f"""mad.wide.u32 q, t, 4, p; cp.async.mbarrier.arrive.noinc.shared.b64 [m];
-        cp.async.ca.shared.global [own], [q], 4; {wait(0)} ld.shared.b32 x, [own];""",
-        "still in flight",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(run_kernel: Any, name: str) -> None:
-    body, message = REFUSED[name]
-    with pytest.raises(SimulatorError, match=message):
-        run(run_kernel, body)

@@ -1,0 +1,733 @@
+"""Kernels of a few lines with one mistake each around mbarriers, bulk copies and tensor maps. How
+they are written: `minimal`.
+"""
+
+from sim.broken.minimal import FILL, Minimal
+from sim.broken.minimal_wgmma import COMMIT, FENCE, WGMMA
+from sim.broken.minimal_wgmma import START as OPERANDS
+from sim.broken.minimal_wgmma import WAIT as WAIT_GROUP
+
+START = """
+.shared .align 1024 .b8 room[2048]; .shared .b64 bars[4]; .reg .b32 m, tile, v<4>;
+.reg .b64 map, back, state; .reg .pred lead, done;
+mov.u32 m, bars; mov.u32 tile, room; setp.eq.u32 lead, t, 0; mov.u64 map, maps;
+cvta.param.u64 map, map; add.u64 back, map, 128;
+"""
+INIT = "@lead mbarrier.init.shared.b64 [m], {0}; @lead mbarrier.init.shared.b64 [m+8], {0};"
+TOLD = "fence.mbarrier_init.release.cluster;"
+ARRIVE = "mbarrier.arrive.shared.b64 _, [m];"
+RELEASE = "mbarrier.arrive.shared.b64 _, [m+8];"
+STORE, READ = "st.shared.b32 [own], t;", "ld.shared.b32 x, [other];"
+
+
+def wait(at: str = "m", parity: str = "0", name: str = "W") -> str:
+    return f"{name}: mbarrier.try_wait.parity.shared.b64 done, [{at}], {parity}; @!done bra {name};"
+
+
+WAIT = wait()
+
+
+def _kernel(
+    body: str,
+    message: str,
+    thread: tuple[int, int] | None = (0, 0),
+    *,
+    count: object = 64,
+    barrier: str = "bar.sync 0;",
+    threads: int = 64,
+) -> Minimal:
+    ready = f"{INIT.format(count)} {TOLD} {barrier}"
+    return Minimal(f"{START} {ready} {body}", message, thread, "sm_90a", threads)
+
+
+# -- mbarriers -------------------------------------------------------------------------------------
+
+PHASES = {
+    "no wait": _kernel(
+        f"""
+        {STORE} {ARRIVE} <<{WAIT} => >>
+        {READ} // here
+        """,
+        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
+    ),
+    "the wrong parity": _kernel(
+        f"""
+        {STORE} bar.sync 0; @first bra WRITE; {wait("m", "<<0 => 1>>")} {READ} bra END;
+        WRITE: mov.b32 x, 5;
+        st.shared.b32 [own], x; // here
+        {ARRIVE}
+        END:
+        """,
+        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
+        count=32,
+    ),
+    "one look, whatever comes": _kernel(
+        f"""
+        @first bra WRITE;
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; <<@!done bra W; => >>
+        {READ} // here
+        bra END;
+        WRITE: {STORE} {ARRIVE}
+        END:
+        """,
+        "data race: reads shared offset [0-9]+, which warp 0 wrote without a barrier",
+        (1, 0),
+        count=32,
+    ),
+    "a wait for another one": _kernel(
+        f"""
+        {RELEASE} {STORE} {ARRIVE} {wait("<<m => m+8>>")}
+        {READ} // here
+        """,
+        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
+    ),
+    "an arrival at another one": _kernel(
+        f"""
+        {STORE} mbarrier.arrive.shared.b64 _, [<<m => m+8>>];
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W; {READ}
+        """,
+        "deadlock.*phase 0 of the mbarrier .* lacks 64 of 64 arrivals and 0 bytes",
+    ),
+    "an arrival before the write": _kernel(
+        f"""
+        <<{STORE} {ARRIVE} => {ARRIVE} {STORE}>> {WAIT}
+        {READ} // here
+        """,
+        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
+    ),
+    "an arrival before the read": _kernel(
+        f"""
+        {STORE} {ARRIVE} {WAIT} <<{READ} {RELEASE} => {RELEASE} {READ}>> {wait("m+8", "0", "E")}
+        {STORE} // here
+        """,
+        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
+    ),
+    "no wait before it is written over": _kernel(
+        f"""
+        {STORE} {ARRIVE} {WAIT} {READ} {RELEASE} <<{wait("m+8", "0", "E")} => >>
+        {STORE} // here
+        """,
+        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
+    ),
+    "an arrival that is missing": _kernel(
+        f"""
+        {STORE} <<{ARRIVE} => @first {ARRIVE}>>
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 32 of 64 arrivals and 0 bytes",
+    ),
+    "a count too high": _kernel(
+        f"""
+        {STORE} {ARRIVE}
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 1 of 65 arrivals and 0 bytes",
+        count="<<64 => 65>>",
+    ),
+    "a count too low": _kernel(
+        f"""
+        {STORE} bar.sync 0; @!first bra LATE; {ARRIVE}
+        {WAIT} ld.shared.b32 x, [other]; bra END;
+        LATE: mov.b32 y, 5;
+        st.shared.b32 [own], y; // here
+        {ARRIVE}
+        END:
+        """,
+        "data race: writes shared offset [0-9]+, which warp 0 read without a barrier",
+        (1, 0),
+        count="<<64 => 32>>",
+    ),
+    "more arrivals at once than the count": _kernel(
+        "@lead mbarrier.arrive.shared.b64 _, [m], <<64 => 65>>; // here",
+        "more arrivals at an mbarrier than its phase expects",
+    ),
+    "arrivals of a warp that count twice": _kernel(
+        """
+        @first mbarrier.arrive.shared.b64 _, [m], <<1 => 2>>; // here
+        """,
+        "more arrivals at an mbarrier than its phase expects",
+        (0, 16),
+        count=33,
+    ),
+    "a drop for an arrival": _kernel(
+        f"""
+        mbarrier.<<arrive => arrive_drop>>.shared.b64 _, [m]; {WAIT}
+        {ARRIVE} // here
+        """,
+        "more arrivals at an mbarrier than its phase expects",
+    ),
+    "bytes that never come": _kernel(
+        f"""
+        @lead mbarrier.expect_tx.relaxed.cta.shared.b64 [m], 16;
+        <<@lead mbarrier.complete_tx.relaxed.cta.shared.b64 [m], 16; => >> {ARRIVE}
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 0 of 64 arrivals and 16 bytes",
+    ),
+    "a copy after its arrival": _kernel(
+        f"""
+        <<cp.async.ca.shared.global [own], [from], 16; => >>
+        cp.async.mbarrier.arrive.noinc.shared.b64 [m];
+        <<=> cp.async.ca.shared.global [own], [from], 16;>> {WAIT}
+        {READ} // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+    "copies that nobody waits for": _kernel(
+        f"""
+        cp.async.ca.shared.global [own], [from], 16;
+        cp.async.mbarrier.arrive.noinc.shared.b64 [m]; <<{WAIT} => >>
+        {READ} // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+}
+
+_OTHER = "mbarrier.init.shared.b64 [m+16], 64;"
+OBJECTS = {
+    "made without a barrier": _kernel(
+        "mbarrier.arrive.shared.b64 _, [m]; // here",
+        "data race: reads shared offset [0-9]+, which warp 0 wrote without a barrier",
+        (1, 0),
+        barrier="<<bar.sync 0; => bar.warp.sync -1;>>",
+    ),
+    "never made": _kernel(
+        "mbarrier.arrive.shared.b64 _, [<<m => m+16>>]; // here", "there is no mbarrier"
+    ),
+    "made twice": _kernel(
+        "@lead mbarrier.init.shared.b64 [<<m+16 => m>>], 1; // here", "there is an mbarrier already"
+    ),
+    "made by a warp": _kernel(
+        f"<<@lead {_OTHER} => @first {_OTHER}>> // here",
+        "several lanes make the same mbarrier",
+    ),
+    "made by all": _kernel(
+        f"<<@lead {_OTHER} => {_OTHER}>> // here", "another warp writes at once"
+    ),
+    "made for no arrivals": _kernel(
+        "@lead mbarrier.init.shared.b64 [m+16], <<1 => 0>>; // here",
+        "an mbarrier counts 1 to 1048575 arrivals",
+    ),
+    "misaligned": _kernel(
+        "@lead mbarrier.init.shared.b64 [m+<<16 => 20>>], 1; // here",
+        "misaligned shared access: 0x[0-9a-f]+ is no multiple of 8",
+    ),
+    "read as a number": _kernel(
+        f"""
+        {FILL}
+        ld.shared.b64 wide, [<<own => m>>]; // here
+        """,
+        "read of 8 bytes at shared offset [0-9]+, where an mbarrier is",
+    ),
+    "written as a number": _kernel(
+        "@lead st.shared.b64 [<<own => m>>], p; // here",
+        "write of 8 bytes at shared offset [0-9]+, where an mbarrier is",
+    ),
+    "used after its end": _kernel(
+        f"""
+        @lead mbarrier.inval.shared.b64 [<<m+8 => m>>]; bar.sync 0;
+        {ARRIVE} // here
+        """,
+        "there is no mbarrier",
+    ),
+    "no parity": _kernel(
+        "mbarrier.test_wait.parity.shared.b64 done, [m], <<1 => 2>>; // here", "a parity is 0 or 1"
+    ),
+    "no state": _kernel(
+        """
+        mbarrier.arrive.shared.b64 state, [m];
+        mbarrier.test_wait.shared.b64 done, [m], <<state => p>>; // here
+        """,
+        "a state that no mbarrier.arrive gave",
+    ),
+    "a generic address of global memory": _kernel(
+        """
+        cvt.u64.u32 at, m; cvta.shared.u64 at, at;
+        mbarrier.arrive.b64 _, [<<at => p>>]; // here
+        """,
+        "a generic address that is not in .shared",
+    ),
+}
+
+# -- Bulk copies -----------------------------------------------------------------------------------
+
+LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+SAVE = "cp.async.bulk.global.shared::cta.bulk_group"
+EXPECT = "mbarrier.arrive.expect_tx.shared.b64 _, [m], 1024;"
+LOADED = f"@lead {LOAD} [tile], [p], 1024, [m];"
+GO = f"@lead {EXPECT} {LOADED}"
+TAKE = "mad.lo.u32 w, t, 16, tile; ld.shared.v4.b32 {v0, v1, v2, v3}, [w];"
+PUT = "mad.lo.u32 w, t, 16, tile; st.shared.v4.b32 [w], {t, t, t, t};"
+PROXY = "fence.proxy.async;"
+COMMITTED = "@lead cp.async.bulk.commit_group;"
+SAVED = "cp.async.bulk.wait_group.read 0;"
+
+
+def load(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
+    return _kernel(body, message, thread, count=1)
+
+
+LOADS = {
+    "not waited for": load(
+        f"""
+        {GO} mad.lo.u32 w, t, 16, tile; <<{WAIT} => >>
+        ld.shared.b32 x, [w]; // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+    "waited for at another mbarrier": load(
+        f"""
+        @lead {RELEASE} {GO} mad.lo.u32 w, t, 16, tile; {wait("<<m => m+8>>")}
+        ld.shared.b32 x, [w]; // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+    "the phase before": load(
+        f"""
+        {GO} mad.lo.u32 w, t, 16, tile; {wait("m", "<<0 => 1>>")}
+        ld.shared.b32 x, [w]; // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+    "read although another copy only has come": load(
+        f"""
+        {GO} @lead mbarrier.arrive.expect_tx.shared.b64 _, [m+8], 16;
+        @lead {LOAD} [tile+1024], [p], 16, [m+8]; mad.lo.u32 w, t, 16, tile;
+        {wait("m+8", "0", "V")} <<{WAIT} => >>
+        ld.shared.b32 x, [w]; // here
+        {WAIT.replace("W:", "U:").replace("bra W", "bra U")}
+        """,
+        "data race: reads shared offset 0, which an asynchronous copy wrote|still in flight",
+    ),
+    "counted by another mbarrier": load(
+        f"""
+        @lead {EXPECT} @lead {LOAD} [tile], [p], 1024, [<<m => m+8>>];
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 0 of 1 arrivals and 1024 bytes",
+    ),
+    "fewer bytes announced": load(
+        f"""
+        @lead {EXPECT.replace("1024", "<<1024 => 512>>")} {LOADED}
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 0 of 1 arrivals and has 512 bytes that nobody expects",
+    ),
+    "more bytes announced": load(
+        f"""
+        @lead {EXPECT.replace("1024", "<<1024 => 2048>>")} {LOADED}
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 0 of 1 arrivals and 1024 bytes",
+    ),
+    "one copy of two announced": load(
+        f"""
+        @lead {EXPECT.replace("1024", "<<2048 => 1024>>")} {LOADED}
+        @lead {LOAD} [tile+1024], [p], 1024, [m]; {WAIT} mad.lo.u32 w, t, 16, tile;
+        ld.shared.b32 x, [w+1024]; // here
+        """,
+        "data race: reads shared offset 1024, which an asynchronous copy wrote without",
+    ),
+    "announced by all lanes of a warp": load(
+        f"""
+        <<@lead {EXPECT} => @first {EXPECT}>> // here
+        {LOADED} {WAIT}
+        """,
+        "more arrivals at an mbarrier than its phase expects",
+        (0, 1),
+    ),
+    "told of by all lanes of a warp": load(
+        f"""
+        @lead {EXPECT}
+        <<@lead {LOAD} => @first {LOAD}>> [tile], [p], 1024, [m]; // here
+        {WAIT}
+        """,
+        "asynchronous write at shared offset 0, to which an asynchronous copy is still in flight",
+    ),
+    "an exit before it has come": load(
+        f"""
+        {GO} <<{WAIT} => >>
+        ret; // here
+        """,
+        "the block exits while an asynchronous copy to its shared memory is under way",
+    ),
+    "no multiple of 16 bytes": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile], [p], <<1024 => 1000>>, [m]; // here
+        {WAIT}
+        """,
+        "a bulk copy has a multiple of 16 bytes, and some",
+    ),
+    "no bytes": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile], [p], <<1024 => 0>>, [m]; // here
+        {WAIT}
+        """,
+        "a bulk copy has a multiple of 16 bytes, and some",
+    ),
+    "misaligned source": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile], [p+<<16 => 8>>], 1024, [m]; // here
+        {WAIT}
+        """,
+        "misaligned global access: 0x[0-9a-f]+ is no multiple of 16",
+    ),
+    "misaligned destination": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile+<<16 => 8>>], [p], 1024, [m]; // here
+        {WAIT}
+        """,
+        "misaligned shared access: 0x[0-9a-f]+ is no multiple of 16",
+    ),
+    "past the array": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile], [p+<<3072 => 3088>>], 1024, [m]; // here
+        {WAIT}
+        """,
+        "read of 16 bytes .* 16 bytes past the end",
+    ),
+    "past shared memory": load(
+        f"""
+        @lead {EXPECT} mov.b32 x, tile;
+        @lead {LOAD} [x+<<0 => 4096>>], [p], 1024, [m]; // here
+        {WAIT}
+        """,
+        "is outside of the block's 4128 bytes",
+    ),
+    "no mbarrier": load(
+        f"""
+        @lead {EXPECT}
+        @lead {LOAD} [tile], [p], 1024, [<<m => m+16>>]; // here
+        {WAIT}
+        """,
+        "there is no mbarrier at this address",
+    ),
+    "over what is still read": load(
+        f"""
+        {PUT} bar.sync 0; xor.b32 x, t, 32; mad.lo.u32 w, x, 16, tile; ld.shared.b32 x, [w];
+        {PROXY} <<bar.sync 0; => >> @lead {EXPECT}
+        {LOADED} // here
+        {WAIT}
+        """,
+        "asynchronously writes shared offset [0-9]+, which warp 1 (read|wrote)",
+    ),
+    "over what was written, unfenced": load(
+        f"""
+        {PUT} <<{PROXY} => >> bar.sync 0; @lead {EXPECT}
+        {LOADED} // here
+        {WAIT}
+        """,
+        "which was written by ordinary instructions, without a fence.proxy.async between",
+    ),
+    "a fence for global memory only": load(
+        f"""
+        {PUT} fence.proxy.async<<.shared::cta => .global>>; bar.sync 0; @lead {EXPECT}
+        {LOADED} // here
+        {WAIT}
+        """,
+        "which was written by ordinary instructions, without a fence.proxy.async between",
+    ),
+    "over what another warp has not read yet": load(
+        f"""
+        {GO} {WAIT} {TAKE} <<bar.sync 0; => >> @lead {EXPECT}
+        {LOADED} // here
+        {wait("m", "1", "V")}
+        """,
+        "data race: asynchronously writes shared offset 512, which warp 1 read without a barrier",
+    ),
+    "an mbarrier that the copy engine does not know": Minimal(
+        f"""
+        {START} {INIT.format(1)} <<{TOLD} => >> bar.sync 0; @lead {EXPECT}
+        {LOADED} // here
+        {WAIT}
+        """,
+        "asynchronously works on shared offset .* without a fence.proxy.async between",
+        arch="sm_90a",
+    ),
+}
+
+STORES = {
+    "without a fence": _kernel(
+        f"""
+        {PUT} <<{PROXY} => >> bar.sync 0;
+        @lead {SAVE} [q], [tile], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
+    ),
+    "the fence before the writes": _kernel(
+        f"""
+        <<{PUT} {PROXY} => {PROXY} {PUT}>> bar.sync 0;
+        @lead {SAVE} [q], [tile], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
+    ),
+    "the fence by some of the writers": _kernel(
+        f"""
+        {PUT} <<{PROXY} => @first {PROXY}>> bar.sync 0;
+        @lead {SAVE} [q], [tile], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronously reads shared offset 512, .* without a fence.proxy.async between",
+    ),
+    "without a barrier": _kernel(
+        f"""
+        {PUT} {PROXY} <<bar.sync 0; => >>
+        @lead {SAVE} [q], [tile], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "data race: asynchronously reads shared offset 512, which warp 1 wrote without",
+    ),
+    "of what nobody has written": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0;
+        @lead {SAVE} [q], [tile<<=>+1024>>], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronous read at shared offset 1024, where nothing was written",
+    ),
+    "written over before the wait": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} <<{SAVED} => >>
+        bar.sync 0;
+        st.shared.b32 [w], t; // here
+        <<=> {SAVED}>>
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "waited for by another thread": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
+        <<{SAVED} => @!lead {SAVED}>> bar.sync 0;
+        st.shared.b32 [w], t; // here
+        {SAVED}
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "waited for without a barrier": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} {SAVED}
+        <<bar.sync 0; => >>
+        st.shared.b32 [w], t; // here
+        """,
+        "data race: writes shared offset 512, which warp 0 read",
+        (1, 0),
+    ),
+    "wait for too few groups": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
+        cp.async.bulk.wait_group.read <<0 => 1>>; bar.sync 0;
+        st.shared.b32 [w], t; // here
+        {SAVED}
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "not committed": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; <<{COMMITTED} => >> {SAVED}
+        bar.sync 0;
+        st.shared.b32 [w], t; // here
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "an exit before it was read": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} <<{SAVED} => >>
+        ret; // here
+        """,
+        "cp.async.bulk.wait_group.read is missing",
+    ),
+    "past the array": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q+<<3072 => 3088>>], [tile], 1024; {COMMITTED}
+        cp.async.bulk.wait_group 0; // here
+        """,
+        "write of 16 bytes .* 16 bytes past the end",
+    ),
+    "to what is read-only": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {SAVE} [<<q => p>>], [tile], 1024; {COMMITTED}
+        cp.async.bulk.wait_group 0; // here
+        """,
+        "is read-only",
+    ),
+    "combined with what is read-only": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0;
+        @lead cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [<<q => p>>], [tile], 16;
+        {COMMITTED}
+        cp.async.bulk.wait_group 0; // here
+        """,
+        "is read-only",
+    ),
+}
+
+# -- Boxes -----------------------------------------------------------------------------------------
+
+BOX = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+_BACK = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+BOXES = {
+    "fewer bytes announced than a box at the edge has": load(
+        f"""
+        @lead {EXPECT.replace("1024", "<<1024 => 512>>")}
+        @lead {BOX} [tile], [map, {{0, 28}}], [m];
+        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
+        @!done bra W;
+        """,
+        "deadlock.*lacks 0 of 1 arrivals and has 512 bytes that nobody expects",
+    ),
+    "read before it has come": load(
+        f"""
+        @lead {EXPECT} @lead {BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
+        <<{WAIT} => >>
+        ld.shared.b32 x, [w]; // here
+        """,
+        "to which an asynchronous copy is still in flight",
+    ),
+    "misaligned in shared memory": load(
+        f"""
+        @lead {EXPECT}
+        @lead {BOX} [tile+<<1024 => 64>>], [map, {{0, 0}}], [m]; // here
+        {WAIT}
+        """,
+        "misaligned shared access: 0x[0-9a-f]+ is no multiple of 128",
+    ),
+    "past shared memory": load(
+        f"""
+        @lead {EXPECT}
+        @lead {BOX} [tile+<<1024 => 4096>>], [map, {{0, 0}}], [m]; // here
+        {WAIT}
+        """,
+        "outside of the block's 4128 bytes",
+    ),
+    "misaligned map": load(
+        f"""
+        @lead {EXPECT}
+        @lead {BOX} [tile], [map+<<0 => 16>>, {{0, 0}}], [m]; // here
+        {WAIT}
+        """,
+        "a tensor map at 0x[0-9a-f]+, which is no multiple of 64",
+    ),
+    "the middle of a map": load(
+        f"""
+        @lead {EXPECT}
+        @lead {BOX} [tile], [map+<<0 => 64>>, {{0, 0}}], [m]; // here
+        {WAIT}
+        """,
+        "no tensor map",
+    ),
+    "a map at a parameter's address that is not generic": load(
+        f"""
+        @lead {EXPECT} <<=> mov.u64 map, maps;>>
+        @lead {BOX} [tile], [map, {{0, 0}}], [m]; // here
+        {WAIT}
+        """,
+        "is outside of every buffer",
+    ),
+    "one coordinate too few": load(
+        f"""
+        @lead {EXPECT}
+        @lead {BOX} [tile], [map, {{<<0, 0 => 0>>}}], [m]; // here
+        {WAIT}
+        """,
+        "a map of 2 axes takes as many coordinates, not 1",
+        None,
+    ),
+    "one axis too few": load(
+        f"""
+        @lead {EXPECT} mov.u64 at, map;
+        @lead {BOX.replace(".2d", ".<<2d => 1d>>")} [tile], [at, {{0<<, 0 => >>}}], [m]; // here
+        {WAIT}
+        """,
+        "a map of 2 axes in a copy of 1",
+    ),
+    "stored without a fence": _kernel(
+        f"""
+        {PUT} <<{PROXY} => >> bar.sync 0;
+        @lead {_BACK} [back, {{0, 0}}], [tile]; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
+    ),
+    "written over while it is stored": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {_BACK} [back, {{0, 0}}], [tile]; {COMMITTED}
+        <<{SAVED} => >> bar.sync 0;
+        st.shared.b32 [w], t; // here
+        <<=> {SAVED}>>
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "stored to what is read-only": _kernel(
+        f"""
+        {PUT} {PROXY} bar.sync 0; @lead {_BACK} [<<back => map>>, {{0, 0}}], [tile]; {COMMITTED}
+        cp.async.bulk.wait_group 0; // here
+        """,
+        "is read-only",
+    ),
+}
+
+# -- Stages of matrix products ---------------------------------------------------------------------
+
+_FILLED = f"@lead {EXPECT} {LOADED}"
+_PRODUCT = f"{FENCE} {WGMMA} {COMMIT}"
+_GROUP = OPERANDS.replace(FILL, "").replace("base;", "tile;", 1)
+
+
+def _stage(take: str, message: str, thread: tuple[int, int], ask: str = "") -> Minimal:
+    """Warp 4 asks for two fillings of a stage, which a warpgroup multiplies."""
+    ask = ask or wait("m+8", "0", "E")
+    body = f"""
+        {START} {_GROUP} @lead mbarrier.init.shared.b64 [m], 1;
+        @lead mbarrier.init.shared.b64 [m+8], 128; {TOLD} bar.sync 0;
+        setp.eq.u32 lead, t, 128; setp.lt.u32 c, t, 128; @c bra TAKE;
+        @!lead bra END; {EXPECT} {LOADED} {ask} {EXPECT}
+        {LOADED} {"// here" if "// here" not in take else ""}
+        {wait("m", "1", "F")} bra END;
+        TAKE: {take}
+        END:
+        """
+    return Minimal(body, message, thread, "sm_90a", 160)
+
+
+STAGES = {
+    "no wait until it is full": _stage(
+        f"""<<{WAIT} => >> {FENCE}
+        {WGMMA} // here
+        {COMMIT} {WAIT_GROUP} {RELEASE}""",
+        "asynchronous read at shared offset 0, to which an asynchronous copy is still in flight",
+        (0, 0),
+    ),
+    "given back before the products have ended": _stage(
+        f"{WAIT} {_PRODUCT} <<{WAIT_GROUP} {RELEASE} => {RELEASE} {WAIT_GROUP}>>",
+        "data race: asynchronously writes shared offset 0, which warp . read without a barrier",
+        (4, 0),
+    ),
+    "given back while one group is in flight": _stage(
+        f"""{WAIT} {_PRODUCT} {WAIT_GROUP.replace("0;", "<<0 => 1>>;")} {RELEASE}
+        {wait("m", "1", "V")} {WAIT_GROUP}""",
+        "asynchronously writes shared offset 0, which an asynchronous instruction still reads",
+        (4, 0),
+    ),
+    "not waited for until it is empty": _stage(
+        f"""{WAIT} {FENCE}
+        {WGMMA} // here
+        {COMMIT} {WAIT_GROUP} {RELEASE}""",
+        "asynchronous read at shared offset 0, to which an asynchronous copy is still in flight",
+        (0, 0),
+        f"<<{wait('m+8', '0', 'E')} => {wait('m', '0', 'E')}>>",
+    ),
+}
