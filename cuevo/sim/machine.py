@@ -340,7 +340,10 @@ _ASYNCHRONOUS = (
 
 
 def _is_asynchronous(function: Function) -> bool:
-    return any(each.opcode.startswith(_ASYNCHRONOUS) for each in function.instructions)
+    return any(
+        each.opcode.startswith(_ASYNCHRONOUS) or "::cluster" in each.opcode
+        for each in function.instructions
+    )
 
 
 def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:
