@@ -83,7 +83,13 @@ class Binder:
             case FloatOperand():
                 return self._float(operand, scalar)
             case SymbolOperand(variable, offset):
-                return _integer(self.machine.address_of(variable) + offset, scalar)
+                address = self.machine.address_of(variable) + offset
+                if variable.space == ".shared" and self.machine.shared.cluster > 1:
+                    whole = np.broadcast_to(
+                        self.machine.shared.window + address, self.machine.shape
+                    )
+                    return whole.astype(f"u{scalar.bits // 8}").view(scalar.dtype)
+                return _integer(address, scalar)
         raise self.refusal(
             f"an operand of {self.instruction.opcode} is of a kind that it does not take"
         )
@@ -138,10 +144,11 @@ class Binder:
             raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")
         shape = self.machine.shape
         if not isinstance(base, RegisterOperand):
-            start = 0
+            start = np.zeros((1, 1), np.uint64)
             if isinstance(base, SymbolOperand):
-                start = int(self.source(base, TYPES["u64"]).item())
-            fixed = np.full(shape, (start + offset) & (2**64 - 1), np.uint64)
+                start = self.source(base, TYPES["u64"])
+            added = np.uint64(offset & (2**64 - 1))
+            fixed = np.array(np.broadcast_to(start + added, shape))
             return lambda: fixed
         bits = base.register.type.bits
         if bits not in (32, 64):
@@ -149,8 +156,8 @@ class Binder:
         array = self.source(base, TYPES[f"b{bits}"])
         if offset == 0:
             return lambda: array
-        added = array.dtype.type(offset & (2**bits - 1))
-        return lambda: array + added
+        more = array.dtype.type(offset & (2**bits - 1))
+        return lambda: array + more
 
     def carry_in(self) -> AnyArray:
         """The carry flag of each thread, which instructions with ``.cc`` write."""

@@ -16,9 +16,10 @@ first KB, too).
 """
 
 RANK = 24
-"""The bit of a shared address from which on it says which block of the cluster it is of. On
-hardware the form is not documented.
+"""The bit of a shared address from which on it says which block of the cluster it is of: also of
+addresses in the own block. Hopper has it so, as kernels find that put addresses into descriptors.
 """
+_LOW = 2**RANK - 1
 
 _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
@@ -52,6 +53,8 @@ class SharedMemory:
         # What turns a warp's shared addresses into offsets in the storage of all blocks.
         self._base = (block_of_warp.astype(np.int64) * self.stride - WINDOW)[None, :]
         self._rank = block_of_warp % cluster
+        self.window: AnyArray = (self._rank.astype(np.int64) << RANK)[None, :]
+        """What the shared addresses of each warp's own block have in common, (1, warps)."""
         self.cluster = cluster
         if races is Causality:
             self.races: Races | Causality = Causality(
@@ -88,6 +91,12 @@ class SharedMemory:
         Raises Fault for an address that is misaligned or outside of the block's memory. Lanes
         outside of `mask` get some index.
         """
+        if self.cluster > 1:
+            addresses = addresses.astype(np.int64) - self.window
+        return self._within(addresses, size, mask)
+
+    def _within(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """The same for addresses without a rank."""
         if mask is not None:
             addresses = np.where(mask, addresses, addresses.ravel()[mask.argmax()])
         if size > 1 and int(np.bitwise_or.reduce(addresses, axis=None)) & (size - 1):
@@ -109,12 +118,13 @@ class SharedMemory:
         return offsets if size == 1 else offsets >> (size.bit_length() - 1)
 
     def cluster_indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
-        """The same for addresses that may be of another block of the cluster: above bit `RANK`
-        there is its rank plus one, or 0 for the own block.
-        """
+        """The same for addresses that may be of another block of the cluster."""
         ranks = (addresses >> addresses.dtype.type(RANK)).astype(np.int64)
-        own = self.indices(addresses & addresses.dtype.type(2**RANK - 1), size, mask)
-        blocks_on = np.where(ranks == 0, 0, ranks - 1 - self._rank)
+        wrong = ranks >= self.cluster
+        if (beyond := wrong if mask is None else wrong & mask).any():
+            raise Fault(f"a shared address of none of the cluster's {self.cluster} blocks", beyond)
+        own = self._within(addresses & addresses.dtype.type(_LOW), size, mask)
+        blocks_on = ranks - self._rank
         if mask is not None:
             blocks_on = np.where(mask, blocks_on, 0)
         found: AnyArray = own + blocks_on * (self.stride // size)

@@ -28,7 +28,9 @@ def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[Any
 
     The reads of a wgmma count as those of the warps that issue it.
     """
-    indices = machine.shared.indices(addresses, CHUNK_BYTES, mask)
+    # Descriptors have no room for the rank in a cluster: their addresses are the own block's.
+    own = addresses + machine.shared.window
+    indices = machine.shared.indices(own, CHUNK_BYTES, mask)
     if mask is None:
         values = machine.shared.begin_async_read(indices.ravel(), machine.warp_of_lane.ravel())
         return values.reshape(indices.shape), indices

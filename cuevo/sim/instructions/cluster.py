@@ -42,7 +42,7 @@ def map_address(b: Binder, m: Modifiers) -> Step:
             raise Fault(f"a rank in a cluster of {size} blocks", wrong)
         within, window = split(mask)
         own = within & ((scalar.dtype.type(1) << shift) - scalar.dtype.type(1))
-        mapped = own | ((rank.astype(scalar.dtype) + scalar.dtype.type(1)) << shift)
+        mapped = own | (rank.astype(scalar.dtype) << shift)
         np.copyto(d, mapped + window, where=True if mask is None else mask)
 
     return step
@@ -50,14 +50,12 @@ def map_address(b: Binder, m: Modifiers) -> Step:
 
 def rank_of(b: Binder, m: Modifiers) -> Step:
     """getctarank: the rank of the block whose shared memory an address is of."""
-    scalar, split, machine = TYPES[m["type"]], _offset(b, m), b.machine
+    scalar, split = TYPES[m["type"]], _offset(b, m)
     d = b.destination(b.operand(0), TYPES["u32"])
 
     def step(mask: Mask) -> None:
         rank = (split(mask)[0] >> scalar.dtype.type(RANK)).astype(np.uint32)
-        own = machine.special["%cluster_ctarank"]
-        result = np.where(rank == 0, own, rank - np.uint32(1))
-        np.copyto(d, result, where=True if mask is None else mask)
+        np.copyto(d, rank, where=True if mask is None else mask)
 
     return step
 

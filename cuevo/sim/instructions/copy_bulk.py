@@ -13,7 +13,6 @@ from cuevo.sim.instructions import access, atomic
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine import Machine
 from cuevo.sim.mbarriers import BYTES
-from cuevo.sim.shared_memory import RANK
 from cuevo.sim.types import TYPES
 
 UNIT = 16
@@ -160,8 +159,8 @@ def runs(
         if (wrong := lanes & (addresses % addresses.dtype.type(alignment) != 0)).any():
             at = int(addresses[wrong][0])
             raise Fault(f"misaligned shared access: {at:#x} is no multiple of {alignment}", wrong)
-        local = addresses & addresses.dtype.type(2**RANK - 1)
-        machine.shared.indices(local + (count - UNIT).astype(local.dtype), UNIT, mask)
+        last = addresses + (count - UNIT).astype(addresses.dtype)
+        machine.shared.cluster_indices(last, UNIT, mask)
         return first(mask)
 
     return check
