@@ -20,7 +20,10 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
     raw = np.dtype(np.uint32 if packed else np.uint16)
     sources = [b.source(operand, scalar).view(raw) for operand in b.instruction.operands[1:]]
     d = b.destination(b.operand(0), scalar).view(raw)
-    tiny, exponent = halves.TINY[name], np.uint16(0x7C00 if name == "f16" else 0x7F80)
+    tiny = halves.TINY[name]
+    # Below, a result is smaller than the smallest normal number even after rounding, as if
+    # exponents had no end.
+    flushed = tiny * (1 - 2.0 ** -(12 if name == "f16" else 9))
     ftz, sat, relu = bool(m.get("ftz")), bool(m.get("sat")), bool(m.get("relu"))
 
     def one(sources: list[AnyArray]) -> AnyArray:
@@ -32,11 +35,9 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
             exact = np.nan_to_num(np.clip(exact, 0, 1), nan=0.0) + 0.0
         if relu:
             exact = np.where(exact <= 0, 0.0, exact)
-        bits = halves.narrow_exact(np.asarray(exact, np.float64), name)
         if ftz:
-            small = (bits & exponent) == 0
-            bits = np.where(small, bits & np.uint16(0x8000), bits)
-        return bits
+            exact = np.where(np.abs(exact) < flushed, exact * 0, exact)
+        return halves.narrow_exact(np.asarray(exact, np.float64), name)
 
     def run(out: AnyArray) -> None:
         if not packed:
