@@ -51,15 +51,19 @@ def _float32(
         return b.alu(d, run)
     if exact is None:
         return b.alu(d, run_flushing)
-    rounded, unrounded = b.scratch("rounded", f32.dtype), exact
+    unrounded = exact
+    # Sources may be asked for again: a result does not take their place before.
+    apart = b.scratch("rounded", f32.dtype)
+    in_place = any(np.may_share_memory(d, source) for source in sources)
 
     def run_flushing_exactly(out: AnyArray) -> None:
-        # Not in place: sources may be asked for again.
         values = [float32.flushed(source) for source in sources]
-        compute(rounded, *values)
-        float32.flush_rounded(rounded, lambda: unrounded(*values), mode)
-        _finish(rounded, sat)
-        np.copyto(out, rounded)
+        result = apart if in_place else out
+        compute(result, *values)
+        float32.flush_rounded(result, lambda: unrounded(*values), mode)
+        _finish(result, sat)
+        if in_place:
+            np.copyto(out, result)
 
     return b.alu(d, run_flushing_exactly)
 

@@ -71,12 +71,15 @@ BOUNDS = {
     "ex2 f16": Bound(relative=2**-9.9),
     "ex2 bf16": Bound(relative=2**-7),
     "tanh f16": Bound(absolute=2**-10.987),
-    "tanh bf16": Bound(absolute=2**-8),
+    "tanh bf16": Bound(absolute=2**-7.9999),
     "rcp f64": Bound(relative=2**-19),
     "rsqrt ftz f64": Bound(relative=2**-19),
     "rsqrt f64": Bound(relative=2**-50),
 }
-"""As the PTX ISA has them; ex2 in f32 as docs/numerics.md counts on it."""
+"""As the PTX ISA has them; ex2 in f32 as docs/numerics.md counts on it. That of tanh in bf16 is 2^-8
+there, as if rounded: at 0x3f3f the exact result is 0.00007 of that above a number of bf16, and an
+H200 has the number below.
+"""
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "ex2": np.exp2,
     "lg2": np.log2,
