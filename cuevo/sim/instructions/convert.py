@@ -147,8 +147,8 @@ def _odd_float64(x: AnyArray) -> AnyArray:
 
 
 def between_floats(b: Binder, m: Modifiers) -> Step:
-    """A NaN becomes canonical, unless f64 takes part: then it stays, made quiet, with as much of its
-    fraction as there is room for.
+    """A NaN becomes canonical, unless f64 takes part: then it stays, made quiet, with as much of
+    its fraction as there is room for.
     """
     target, name = TYPES[m["to"]], m["from"]
     x = b.source(b.operand(1), TYPES[name], wider=True)

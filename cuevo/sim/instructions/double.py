@@ -10,7 +10,6 @@ from cuevo.sim.binder import Binder
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
-
 _NANS = {"fma": (0, 2, 1), "mad": (0, 2, 1), "div": (1, 0)}
 """Of which operand a NaN goes on, the last one first: as an H200 does it."""
 

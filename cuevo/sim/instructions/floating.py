@@ -198,12 +198,11 @@ def quotient(b: Binder, m: Modifiers) -> Step:
         return _float32(
             b, m, lambda out, *x: np.copyto(out, float32.directed(exact(*x), mode)), exact
         )
-    # To nearest no quotient that is not exact comes to the smallest normal number.
     if op == "sqrt":
         return _float32(b, m, lambda out, x: np.sqrt(x, out))
     if op == "rcp":
-        return _float32(b, m, lambda out, x: np.divide(np.float32(1), x, out))
-    return _float32(b, m, lambda out, x, y: np.divide(x, y, out))
+        return _float32(b, m, lambda out, x: np.divide(np.float32(1), x, out), exact)
+    return _float32(b, m, lambda out, x, y: np.divide(x, y, out), exact)
 
 
 def divide_approximately(b: Binder, m: Modifiers) -> Step:

@@ -76,9 +76,9 @@ BOUNDS = {
     "rsqrt ftz f64": Bound(relative=2**-19),
     "rsqrt f64": Bound(relative=2**-50),
 }
-"""As the PTX ISA has them; ex2 in f32 as docs/numerics.md counts on it. That of tanh in bf16 is 2^-8
-there, as if rounded: at 0x3f3f the exact result is 0.00007 of that above a number of bf16, and an
-H200 has the number below.
+"""As the PTX ISA has them; ex2 in f32 as docs/numerics.md counts on it. That of tanh in bf16 is
+2^-8 there, as if rounded: at 0x3f3f the exact result is by 0.00007 of that above a number of bf16,
+and an H200 has the one below that number.
 """
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "ex2": np.exp2,
