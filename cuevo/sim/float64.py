@@ -30,7 +30,8 @@ def keep_nans(result: AnyArray, *operands: AnyArray) -> AnyArray:
 def fma(x: AnyArray, y: AnyArray, z: AnyArray, mode: str) -> AnyArray:
     """x * y + z, rounded once."""
     # Finite factors, however large, are nothing beside an infinity.
-    native = np.where(np.isfinite(x) & np.isfinite(y), z, x * y + z)
+    finite = np.isfinite(x) & np.isfinite(y)
+    native = np.where(finite, z, x * y + z)
     (mx, ex), (my, ey), (mz, ez) = np.frexp(x), np.frexp(y), np.frexp(z)
     # All in units of the product's power of two, so that nothing under- or overflows; a summand
     # that is smaller by more than all digits counts by its sign only.
@@ -54,8 +55,7 @@ def fma(x: AnyArray, y: AnyArray, z: AnyArray, mode: str) -> AnyArray:
     negative = np.signbit(x) ^ np.signbit(y)
     zero = np.where(none & (z == 0) & (negative == np.signbit(z)), negative, mode == "rm")
     result = np.where(digits == 0, np.where(zero, -0.0, 0.0), result)
-    finite = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
-    return np.where(finite, result, native)
+    return np.where(finite & np.isfinite(z), result, native)
 
 
 def add(x: AnyArray, y: AnyArray, mode: str) -> AnyArray:
