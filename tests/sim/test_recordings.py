@@ -232,27 +232,52 @@ def test_distances_from_something_else_are_refused() -> None:
 @pytest.mark.unit
 def test_a_table_of_fractions_is_seen() -> None:
     def rounded(x: Array) -> Array:
-        return np.exp2(x.astype(np.float64)).astype(np.float32)
+        """Of what the bits behind the 23rd are cut off, and negative numbers inverted."""
+        whole, fraction = exponential.split(x)
+        return np.exp2(whole + fraction * 2.0**-23).astype(np.float32)
 
     steps = np.arange(1 << 23, dtype=np.uint32)
     x = (steps + 0x3F800000).view(np.float32)
     values = exponential.table(x, rounded(x))
-    assert (
-        not np.isnan(values).any() and values[0] == 1 and values[1 << 22] == rounded(x[1 << 22]) / 2
-    )
+    assert not np.isnan(values).any()
+    assert values[0] == 1 and values[1 << 22] == rounded(x[1 << 22]) / 2
     few = steps[::1001]
-    for first in (0x40000000, 0xBF800000):
+    for first in (0x40000000, 0x3F000000, 0xBF800000, 0xBD000000):
         z = (few + first).view(np.float32)
-        there, same, below, nearest = exponential.agreement(values, z, rounded(z))
-        assert there == same == len(z) and below == nearest == 0
-    z = (few + 0x3F000000).view(np.float32)
-    # Half of the fractions are between two of the table.
-    there, same, _, _ = exponential.agreement(values, z, rounded(z))
-    assert there == same == -(-len(z) // 2)
-    there, same, below, nearest = exponential.agreement(
-        values, z, rounded(np.floor(z * 2**23) / 2**23)
-    )
-    assert there == same and below == len(z) - there > nearest
+        assert exponential.agreement(values, z, rounded(z)) == (len(z), len(z))
+        # Not so of the nearest ones, where there is something to cut off.
+        same = exponential.agreement(values, z, np.exp2(z.astype(np.float64)).astype(np.float32))[1]
+        assert (same == len(z)) == (first == 0x40000000)
+    part = exponential.table(x[:10], rounded(x[:10]))
+    assert exponential.agreement(part, x[:20], rounded(x[:20])) == (10, 10)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("x", "whole", "fraction"),
+    [
+        (1.5, 1, 1 << 22),
+        (2.0**-24, 0, 0),
+        (-1.0, -1, 0),
+        (-1.5, -2, (1 << 22) - 1),
+        (-(2.0**-23), -1, (1 << 23) - 2),
+        (-(2.0**-24), 0, 0),
+    ],
+)
+def test_places_of_fractions(x: float, whole: int, fraction: int) -> None:
+    assert [int(part[0]) for part in exponential.split(np.array([x], np.float32))] == [
+        whole,
+        fraction,
+    ]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_equal_fractions_have_equal_mantissas(path: Path) -> None:
+    (sweep,) = some(exponential.OPCODE)
+    probe = next(each for each in sweep.probes if each.name == exponential.OPCODE)
+    x, y = exponential.results(probe, sweep.inputs(), recording(path)[1][probe.name])
+    assert exponential.agreement(exponential.table(x, y), x, y) == (len(x), len(x))
 
 
 @pytest.mark.unit
