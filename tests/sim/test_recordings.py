@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sim.recordings import approximations, exponential
+from sim.recordings import approximations
 from sim.recordings.archive import Record, read, record, write
 from sim.recordings.fills import Array, checksum, inputs
 from sim.recordings.probes import LEFT_OUT, Source, probes
@@ -130,7 +130,7 @@ def on_executor(sweep: Sweep) -> Mapping[str, Array]:
 
 @pytest.mark.kernel
 def test_what_the_executor_recorded_it_has_again(tmp_path: Path) -> None:
-    chosen = some("fma.rn.f32", "addc.cc.u32", "ex2.approx.ftz.f32", "setp.lt.f32", "mul.wide.u16")
+    chosen = some("fma.rn.f32", "addc.cc.u32", "rcp.approx.ftz.f32", "setp.lt.f32", "mul.wide.u16")
     records, failures = record_all(chosen, on_executor)
     assert not failures
     path = tmp_path / "device.npz"
@@ -161,7 +161,7 @@ def spoilt(name: str, lane: int) -> Callable[[Sweep], Mapping[str, Array]]:
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("name", ["fma.rn.f32", "ex2.approx.ftz.f32"])
+@pytest.mark.parametrize("name", ["fma.rn.f32", "rcp.approx.ftz.f32"])
 def test_one_wrong_result_is_found(tmp_path: Path, name: str) -> None:
     chosen = some(name)
     lane = int(np.flatnonzero(on_executor(chosen[0])[name][:, 0] == 0x3F800000)[-1])
@@ -227,57 +227,6 @@ def test_distances_from_something_else_are_refused() -> None:
     assert np.array_equal(one.whole(results + np.uint64(3)), results)
     with pytest.raises(ValueError, match="do not lead"):
         one.whole(results)
-
-
-@pytest.mark.unit
-def test_a_table_of_fractions_is_seen() -> None:
-    def rounded(x: Array) -> Array:
-        """Of what the bits behind the 23rd are cut off, and negative numbers inverted."""
-        whole, fraction = exponential.split(x)
-        return np.exp2(whole + fraction * 2.0**-23).astype(np.float32)
-
-    steps = np.arange(1 << 23, dtype=np.uint32)
-    x = (steps + 0x3F800000).view(np.float32)
-    values = exponential.table(x, rounded(x))
-    assert not np.isnan(values).any()
-    assert values[0] == 1 and values[1 << 22] == rounded(x[1 << 22]) / 2
-    few = steps[::1001]
-    for first in (0x40000000, 0x3F000000, 0xBF800000, 0xBD000000):
-        z = (few + first).view(np.float32)
-        assert exponential.agreement(values, z, rounded(z)) == (len(z), len(z))
-        # Not so of the nearest ones, where there is something to cut off.
-        same = exponential.agreement(values, z, np.exp2(z.astype(np.float64)).astype(np.float32))[1]
-        assert (same == len(z)) == (first == 0x40000000)
-    part = exponential.table(x[:10], rounded(x[:10]))
-    assert exponential.agreement(part, x[:20], rounded(x[:20])) == (10, 10)
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("x", "whole", "fraction"),
-    [
-        (1.5, 1, 1 << 22),
-        (2.0**-24, 0, 0),
-        (-1.0, -1, 0),
-        (-1.5, -2, (1 << 22) - 1),
-        (-(2.0**-23), -1, (1 << 23) - 2),
-        (-(2.0**-24), 0, 0),
-    ],
-)
-def test_places_of_fractions(x: float, whole: int, fraction: int) -> None:
-    assert [int(part[0]) for part in exponential.split(np.array([x], np.float32))] == [
-        whole,
-        fraction,
-    ]
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_equal_fractions_have_equal_mantissas(path: Path) -> None:
-    (sweep,) = some(exponential.OPCODE)
-    probe = next(each for each in sweep.probes if each.name == exponential.OPCODE)
-    x, y = exponential.results(probe, sweep.inputs(), recording(path)[1][probe.name])
-    assert exponential.agreement(exponential.table(x, y), x, y) == (len(x), len(x))
 
 
 @pytest.mark.unit

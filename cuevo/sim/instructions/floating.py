@@ -7,6 +7,7 @@ import numpy as np
 from cuevo.sim import float32
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
+from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
@@ -166,7 +167,6 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
-    "ex2": np.exp2,
     "lg2": np.log2,
     "rcp": np.reciprocal,
     "sqrt": np.sqrt,
@@ -177,6 +177,9 @@ _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
 
 
 def approximate(b: Binder, m: Modifiers) -> Step:
+    if m["op"] == "ex2":
+        function = power_of_two if m["ftz"] else gradual_power_of_two
+        return _float32(b, m, lambda out, x: np.copyto(out, function(x)))
     return _float32(b, m, _in_float64(_APPROXIMATE[m["op"]]))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
+from cuevo.sim.exponential import narrow_power_of_two
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
@@ -102,5 +103,7 @@ def sign(b: Binder, m: Modifiers) -> Step:
 
 
 def approximate(b: Binder, m: Modifiers) -> Step:
-    function = np.exp2 if m["op"] == "ex2" else np.tanh
-    return _halves(b, m, lambda x: function(x.astype(np.float64)))
+    if m["op"] == "ex2":
+        name = m["type"].removesuffix("x2")
+        return _halves(b, m, lambda x: narrow_power_of_two(x, name))
+    return _halves(b, m, lambda x: np.asarray(np.tanh(x.astype(np.float64))))

@@ -153,9 +153,6 @@ def unary_functions(name: str) -> Iterator[tuple[str, bool, Callable[[Array], Ar
     yield "tanh.approx", False, np.tanh
     if name == "f16":
         yield from (("neg.ftz", True, np.negative), ("abs.ftz", True, np.absolute))
-        yield "ex2.approx", False, np.exp2
-    else:
-        yield "ex2.approx.ftz", True, np.exp2
 
 
 def pairs(cases: Iterator[Case]) -> Iterator[Case]:

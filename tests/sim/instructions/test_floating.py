@@ -186,7 +186,6 @@ def test_signs(run_elementwise: Any, numbers: Any, same_floats: Any) -> None:
 @pytest.mark.parametrize(
     ("op", "function"),
     [
-        ("ex2.approx", np.exp2),
         ("lg2.approx", np.log2),
         ("rcp.approx", lambda x: 1 / x),
         ("sqrt.approx", np.sqrt),

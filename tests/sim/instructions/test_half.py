@@ -120,9 +120,6 @@ def test_extrema(run_elementwise: Any, same_floats: Any, name: str) -> None:
 
 def test_functions(run_elementwise: Any, same_floats: Any, numbers: Any) -> None:
     a = finite(numbers, "f16")
-    d, e = run_elementwise(
-        "ex2.approx.f16 d, a; tanh.approx.f16 e, a;", a=("f16", a), d="f16", e="f16"
-    )
+    d = run_elementwise("tanh.approx.f16 d, a;", a=("f16", a), d="f16")
     with np.errstate(all="ignore"):
-        same_floats(d, np.exp2(a.astype(np.float64)).astype(np.float16))
-        same_floats(e, np.tanh(a.astype(np.float64)).astype(np.float16))
+        same_floats(d, np.tanh(a.astype(np.float64)).astype(np.float16))
