@@ -1,102 +1,95 @@
 """2^x as the GPU's unit for such functions has it, bit for bit.
 
 The magnitude of x is cut off 23 bits behind the point; of a negative x all of its bits are
-inverted, as if it were less by 2^-23, unless those behind the point are zeros. Of the bits behind
-the point the first 6 choose a parabola c0 + c1 d + c2 d^2, the other 17 are d; of d^2 whatever is
-below 2^-15 is left out of every partial product. The sum is cut off to 24 bits.
+inverted, as if it were less by 2^-23, unless those behind the point are zeros. The bits behind the
+point are the fraction of `cuevo.sim.parabolas`. f16 and bf16 are cut off of that.
 
-The structure is that of Oberman and Siu, "A High-Performance Area-Efficient Multifunction
-Interpolator", 2005. The coefficients are those that alone give what an H200 gave: 29,000 fractions,
-and all numbers of 16 bits. Only the last bit of `_BIAS` is open: 6114 and 6115 give the same for
-all of these. Other architectures are taken to have the same.
+All this gives what an H200 gave: for 29,000 fractions, and all numbers of 16 bits. Only the last
+bit of the bias is open: 6115 gives the same for all of these. Other architectures are taken to have
+the same.
 """
-
-from functools import cache
 
 import numpy as np
 
 from cuevo.sim import formats
 from cuevo.sim.aliases import AnyArray
+from cuevo.sim.parabolas import Parabolas
 
-_PARABOLAS = (
-    (33554435, 22713, 494),
-    (33919818, 22960, 501),
-    (34289182, 23210, 506),
-    (34662565, 23463, 511),
-    (35040018, 23718, 518),
-    (35421577, 23977, 521),
-    (35807292, 24238, 527),
-    (36197209, 24502, 532),
-    (36591372, 24768, 541),
-    (36989825, 25038, 546),
-    (37392616, 25311, 551),
-    (37799797, 25586, 559),
-    (38211409, 25865, 564),
-    (38627504, 26147, 568),
-    (39048131, 26431, 577),
-    (39473337, 26719, 583),
-    (39903173, 27010, 589),
-    (40337690, 27304, 596),
-    (40776937, 27602, 600),
-    (41220970, 27902, 609),
-    (41669836, 28206, 615),
-    (42123592, 28513, 622),
-    (42582286, 28824, 627),
-    (43045977, 29138, 633),
-    (43514717, 29455, 641),
-    (43988561, 29776, 647),
-    (44467565, 30100, 655),
-    (44951786, 30428, 661),
-    (45441278, 30759, 670),
-    (45936101, 31094, 677),
-    (46436314, 31432, 686),
-    (46941971, 31775, 691),
-    (47453135, 32121, 699),
-    (47969867, 32471, 705),
-    (48492225, 32824, 715),
-    (49020269, 33182, 721),
-    (49554065, 33543, 730),
-    (50093674, 33908, 739),
-    (50639159, 34277, 748),
-    (51190582, 34651, 753),
-    (51748011, 35028, 763),
-    (52311510, 35409, 773),
-    (52881146, 35795, 779),
-    (53456983, 36185, 787),
-    (54039091, 36579, 796),
-    (54627538, 36977, 806),
-    (55222393, 37380, 813),
-    (55823725, 37787, 822),
-    (56431607, 38198, 833),
-    (57046106, 38614, 842),
-    (57667297, 39035, 849),
-    (58295254, 39460, 858),
-    (58930048, 39889, 870),
-    (59571754, 40324, 877),
-    (60220447, 40763, 887),
-    (60876205, 41207, 896),
-    (61539104, 41655, 909),
-    (62209220, 42109, 917),
-    (62886634, 42568, 925),
-    (63571424, 43031, 938),
-    (64263672, 43500, 946),
-    (64963458, 43973, 959),
-    (65670863, 44452, 969),
-    (66385972, 44936, 980),
+_POWERS = Parabolas(
+    (
+        (33554435, 22713, 494),
+        (33919818, 22960, 501),
+        (34289182, 23210, 506),
+        (34662565, 23463, 511),
+        (35040018, 23718, 518),
+        (35421577, 23977, 521),
+        (35807292, 24238, 527),
+        (36197209, 24502, 532),
+        (36591372, 24768, 541),
+        (36989825, 25038, 546),
+        (37392616, 25311, 551),
+        (37799797, 25586, 559),
+        (38211409, 25865, 564),
+        (38627504, 26147, 568),
+        (39048131, 26431, 577),
+        (39473337, 26719, 583),
+        (39903173, 27010, 589),
+        (40337690, 27304, 596),
+        (40776937, 27602, 600),
+        (41220970, 27902, 609),
+        (41669836, 28206, 615),
+        (42123592, 28513, 622),
+        (42582286, 28824, 627),
+        (43045977, 29138, 633),
+        (43514717, 29455, 641),
+        (43988561, 29776, 647),
+        (44467565, 30100, 655),
+        (44951786, 30428, 661),
+        (45441278, 30759, 670),
+        (45936101, 31094, 677),
+        (46436314, 31432, 686),
+        (46941971, 31775, 691),
+        (47453135, 32121, 699),
+        (47969867, 32471, 705),
+        (48492225, 32824, 715),
+        (49020269, 33182, 721),
+        (49554065, 33543, 730),
+        (50093674, 33908, 739),
+        (50639159, 34277, 748),
+        (51190582, 34651, 753),
+        (51748011, 35028, 763),
+        (52311510, 35409, 773),
+        (52881146, 35795, 779),
+        (53456983, 36185, 787),
+        (54039091, 36579, 796),
+        (54627538, 36977, 806),
+        (55222393, 37380, 813),
+        (55823725, 37787, 822),
+        (56431607, 38198, 833),
+        (57046106, 38614, 842),
+        (57667297, 39035, 849),
+        (58295254, 39460, 858),
+        (58930048, 39889, 870),
+        (59571754, 40324, 877),
+        (60220447, 40763, 887),
+        (60876205, 41207, 896),
+        (61539104, 41655, 909),
+        (62209220, 42109, 917),
+        (62886634, 42568, 925),
+        (63571424, 43031, 938),
+        (64263672, 43500, 946),
+        (64963458, 43973, 959),
+        (65670863, 44452, 969),
+        (66385972, 44936, 980),
+    ),
+    bias=6114,
 )
-"""c0 in steps of 2^-25, c1 of 2^-21, c2 of 2^-23, d being a fraction of 1."""
-_BIAS = 6114
-"""Of the sum, in steps of 2^-38: it has the bits of d in c1 d, and those of d^2 in c2 d^2."""
 _FRACTION = np.int64((1 << 23) - 1)
-_OFFSET = np.int64((1 << 17) - 1)
 _END = {"f16": 2.0**16, "bf16": 2.0**128}
-_DROPPED = 19
-"""Bits of d^2, of 34."""
 
 
 def power_of_two(x: AnyArray) -> AnyArray:
     """2^x (float32) for normal numbers x and zeros; below 2^-126 anything that is subnormal."""
-    c0, c1, c2 = _coefficients()
     # Beyond these ends the pattern below is that of a zero or of an infinity as at them.
     inside = np.minimum(np.maximum(x, np.float32(-127)), np.float32(128))
     fixed = (inside * np.float32(1 << 23)).astype(np.int64)
@@ -105,18 +98,11 @@ def power_of_two(x: AnyArray) -> AnyArray:
     if np.count_nonzero(negative):
         fixed -= negative & (fraction != 0)
         fraction = fixed & _FRACTION
-    place, offset = fraction >> 17, fraction & _OFFSET
-    total = c1.take(place)
-    total *= offset
-    square = _squares().take(offset >> 2)
-    square *= c2.take(place)
-    total += square
-    total += c0.take(place)
-    total >>= 15
-    # Of the whole part to the exponent, to which the leading one of the significand adds 1.
-    total += fixed - fraction
-    total += 126 << 23
-    result: AnyArray = total.astype(np.int32).view(np.float32)
+    pattern = _POWERS(fraction)
+    # The whole part goes to the exponent, to which the leading one of the significand adds 1.
+    pattern += fixed - fraction
+    pattern += 126 << 23
+    result: AnyArray = pattern.astype(np.int32).view(np.float32)
     nan = np.isnan(x)
     if np.count_nonzero(nan):
         result[nan] = np.nan
@@ -140,27 +126,3 @@ def narrow_power_of_two(x: AnyArray, name: str) -> AnyArray:
     """
     exact = power_of_two(x).astype(np.float64)
     return formats.rounded(np.where(exact >= _END[name], np.inf, exact), name, "rz")
-
-
-@cache
-def _coefficients() -> tuple[AnyArray, AnyArray, AnyArray]:
-    """In steps of 2^-38 with the bias; to be multiplied by d, and by the steps of its square."""
-    c0, c1, c2 = np.array(_PARABOLAS, np.int64).T
-    return (c0 << 13) + _BIAS, c1.copy(), c2.copy()
-
-
-@cache
-def _squares() -> AnyArray:
-    """Of each offset, without its last 2 bits, which nothing of the square has: in steps of
-    2^-15.
-    """
-    offset = np.arange(1 << 15, dtype=np.int64) << 2
-    bits = [offset >> i & 1 for i in range(17)]
-    found = np.zeros_like(offset)
-    for i in range(17):
-        for j in range(i, 17):
-            # A product of two different bits is there twice.
-            column = 2 * i if i == j else i + j + 1
-            if column >= _DROPPED:
-                found += (bits[i] & bits[j]) << (column - _DROPPED)
-    return found

@@ -9,6 +9,7 @@ from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
 from cuevo.sim.types import TYPES
 
 _ROUND = "{round:.rn|.rz|.rm|.rp}"
@@ -168,7 +169,6 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
     "lg2": np.log2,
-    "rcp": np.reciprocal,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
@@ -176,9 +176,16 @@ _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
 }
 
 
+_MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], AnyArray]]] = {
+    "ex2": (power_of_two, gradual_power_of_two),
+    "rcp": (reciprocal, gradual_reciprocal),
+}
+"""With ``.ftz``, and without."""
+
+
 def approximate(b: Binder, m: Modifiers) -> Step:
-    if m["op"] == "ex2":
-        function = power_of_two if m["ftz"] else gradual_power_of_two
+    if m["op"] in _MODELLED:
+        function = _MODELLED[m["op"]][0 if m["ftz"] else 1]
         return _float32(b, m, lambda out, x: np.copyto(out, function(x)))
     return _float32(b, m, _in_float64(_APPROXIMATE[m["op"]]))
 
