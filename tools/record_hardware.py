@@ -28,7 +28,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from sim.recordings import exponential
 from sim.recordings.archive import write
 from sim.recordings.fills import Array
 from sim.recordings.recorder import Run, on_device, record_all
@@ -139,7 +138,6 @@ def main(words: Sequence[str] | None = None) -> int:
         outcome = replay(chosen, records)
         print(f"{outcome}\n{len(outcome.wrong)} instructions differ from the executor")
         print("".join(f"  {each}\n" for each in outcome.wrong), end="", flush=True)
-        print("".join(f"{each}\n" for each in exponential.report(records)), end="", flush=True)
     for each in failures:
         print(f"not recorded: {each}", file=sys.stderr)
     return int(bool(failures))

@@ -2,6 +2,8 @@
 canonical NaN.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray
@@ -25,6 +27,26 @@ def flush(x: AnyArray) -> None:
     normal = np.abs(x) >= TINY
     if np.count_nonzero(normal) != normal.size:
         np.multiply(x, normal, out=x)
+
+
+def flush_rounded(x: AnyArray, exact: Callable[[], AnyArray], mode: str) -> None:
+    """`flush` of results of an operation, rounded by `mode` from `exact` (float64, exact or rounded
+    to odd).
+
+    What is tiny is decided after rounding to 24 bits, as if exponents had no end: so an H200 turns
+    2^-126 (1 - 2^-24), which has 24 bits, into zero, though float32 has no number between it and
+    2^-126; and 2^-126 (1 - 2^-26) into 2^-126. The exact results matter only for that one number.
+    """
+    size = np.abs(x)
+    normal = size > TINY
+    if np.count_nonzero(normal) == normal.size:
+        return
+    smallest = size == TINY
+    if np.count_nonzero(smallest):
+        unbounded = directed(exact() * 2.0**64, mode)
+        normal |= smallest & (np.abs(unbounded) >= TINY * np.float32(2.0**64))
+    # Zeros keep their sign, and NaNs (which compare false) stay NaN.
+    np.multiply(x, normal, out=x)
 
 
 def canonicalize(x: AnyArray) -> None:

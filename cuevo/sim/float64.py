@@ -9,11 +9,29 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray
 
 _LARGEST = np.finfo(np.float64).max
+_QUIET = np.uint64(1 << 51)
+_INVALID = np.uint64(0xFFF8 << 48)
+"""The NaN of operands that are none."""
+
+
+def keep_nans(result: AnyArray, *operands: AnyArray) -> AnyArray:
+    """`result` with the NaNs of an H200: where operands are NaN, the last one of them, quiet, and
+    of the sign that it has there, whatever the operation does to signs.
+    """
+    nan = np.isnan(result)
+    if not np.count_nonzero(nan):
+        return result
+    bits = np.full(result.shape, _INVALID)
+    for operand in operands:
+        bits = np.where(np.isnan(operand), operand.view(np.uint64) | _QUIET, bits)
+    return np.where(nan, bits.view(np.float64), result)
 
 
 def fma(x: AnyArray, y: AnyArray, z: AnyArray, mode: str) -> AnyArray:
     """x * y + z, rounded once."""
-    native = x * y + z
+    # Finite factors, however large, are nothing beside an infinity.
+    finite = np.isfinite(x) & np.isfinite(y)
+    native = np.where(finite, z, x * y + z)
     (mx, ex), (my, ey), (mz, ez) = np.frexp(x), np.frexp(y), np.frexp(z)
     # All in units of the product's power of two, so that nothing under- or overflows; a summand
     # that is smaller by more than all digits counts by its sign only.
@@ -37,8 +55,7 @@ def fma(x: AnyArray, y: AnyArray, z: AnyArray, mode: str) -> AnyArray:
     negative = np.signbit(x) ^ np.signbit(y)
     zero = np.where(none & (z == 0) & (negative == np.signbit(z)), negative, mode == "rm")
     result = np.where(digits == 0, np.where(zero, -0.0, 0.0), result)
-    finite = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
-    return np.where(finite, result, native)
+    return np.where(finite & np.isfinite(z), result, native)
 
 
 def add(x: AnyArray, y: AnyArray, mode: str) -> AnyArray:

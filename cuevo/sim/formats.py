@@ -28,7 +28,7 @@ FORMATS = {
     "e5m2": Format(3, -14, 57344.0, 0x7F),
     "f16": Format(11, -14, 65504.0, 0x7FFF),
     "bf16": Format(8, -126, (2 - 2.0**-7) * 2.0**127, 0x7FFF),
-    "tf32": Format(11, -126, (2 - 2.0**-10) * 2.0**127, 0x7FFFFFFF),
+    "tf32": Format(11, -126, (2 - 2.0**-10) * 2.0**127, 0x7FFFE000),
     "f32": Format(24, -126, (2 - 2.0**-23) * 2.0**127, 0x7FFFFFFF),
 }
 
@@ -75,6 +75,18 @@ def patterns(value: AnyArray, name: str) -> AnyArray:
     else:
         bits = _small_patterns(value, form)
     return np.where(np.isnan(value), bits.dtype.type(form.nan), bits)
+
+
+def nan_patterns(x: AnyArray, name: str) -> AnyArray:
+    """What f16, bf16 or f32 have for the NaNs of float64 on an H200, as uint64: their sign, and the
+    first bits of their fractions, of which the very first makes them quiet.
+    """
+    form, bits = FORMATS[name], x.view(np.uint64)
+    places = form.precision - 1
+    fraction = bits >> np.uint64(52 - places) & np.uint64((1 << places) - 1)
+    sign = bits >> np.uint64(63) << np.uint64(form.nan.bit_length())
+    infinity = form.nan >> places << places
+    return np.asarray(sign | fraction | np.uint64(infinity | 1 << places - 1))
 
 
 def _small_patterns(value: AnyArray, form: Format) -> AnyArray:

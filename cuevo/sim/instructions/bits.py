@@ -5,7 +5,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.types import TYPES, ScalarType
 
 
 def permute_bytes(b: Binder, m: Modifiers) -> Step:
@@ -42,16 +42,24 @@ def permute_bytes(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, compute)
 
 
+def _counting(scalar: ScalarType) -> np.uint32:
+    """The bits of a field's position and length that count: the low 8, as the PTX ISA has it, for
+    32-bit fields alone. An H200 takes whole numbers for 64-bit ones, which it puts together of
+    other instructions.
+    """
+    return np.uint32(0xFF if scalar.bits == 32 else 0xFFFFFFFF)
+
+
 def extract_field(b: Binder, m: Modifiers) -> Step:
     scalar, u32 = TYPES[m["type"]], TYPES["u32"]
     x = b.source(b.operand(1), scalar)
     position, length = (b.source(b.operand(i), u32) for i in (2, 3))
     d = b.destination(b.operand(0), scalar)
-    bits = scalar.bits
+    bits, counting = scalar.bits, _counting(scalar)
 
     def compute(out: AnyArray) -> None:
-        at = (position & np.uint32(255)).astype(np.int64)
-        count = (length & np.uint32(255)).astype(np.int64)
+        at = (position & counting).astype(np.int64)
+        count = (length & counting).astype(np.int64)
         u = x.view(f"u{bits // 8}")
         sign = np.zeros(out.shape, np.bool_)
         if scalar.kind == "s":
@@ -83,11 +91,11 @@ def insert_field(b: Binder, m: Modifiers) -> Step:
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     position, length = (b.source(b.operand(i), u32) for i in (3, 4))
     d = b.destination(b.operand(0), scalar)
-    bits, one = scalar.bits, scalar.dtype.type(1)
+    bits, one, counting = scalar.bits, scalar.dtype.type(1), _counting(scalar)
 
     def compute(out: AnyArray) -> None:
-        at = (position & np.uint32(255)).astype(scalar.dtype)
-        count = (length & np.uint32(255)).astype(scalar.dtype)
+        at = (position & counting).astype(scalar.dtype)
+        count = (length & counting).astype(scalar.dtype)
         ones = np.where(
             count < bits, (one << np.minimum(count, bits - 1)) - one, scalar.dtype.type(2**bits - 1)
         )

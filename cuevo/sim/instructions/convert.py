@@ -18,6 +18,9 @@ _TO_INTEGER: dict[str, Callable[[AnyArray], AnyArray]] = {
 }
 
 
+_FLUSHED_NAN = float32.CANONICAL_NAN.reshape(1).view(np.float32).astype(np.float64)
+
+
 def _exact(x: AnyArray, name: str, m: Modifiers) -> AnyArray:
     """A floating-point source as float64; with ``.ftz`` subnormals of f32 are zeros."""
     if TYPES[name].bits == 16:
@@ -43,15 +46,21 @@ def _float_destination(b: Binder, scalar: ScalarType) -> tuple[AnyArray, bool]:
 
 
 def _put(out: AnyArray, value: AnyArray, scalar: ScalarType, as_bits: bool) -> None:
-    """Write numbers of the type `scalar`, any NaN as the canonical one."""
+    """Write numbers of the type `scalar`, any NaN as the canonical one; those of f64 stay."""
     if scalar.bits == 16:
         np.copyto(out, formats.patterns(value, scalar.name))
         return
     target = np.empty(out.shape, scalar.dtype) if as_bits else out
     np.copyto(target, value, casting="unsafe")
-    float32.canonicalize(target)
+    if scalar.bits == 32:
+        float32.canonicalize(target)
     if as_bits:
-        np.copyto(out, target.view(f"u{scalar.bits // 8}"))
+        _put_bits(out, target)
+
+
+def _put_bits(out: AnyArray, value: AnyArray) -> None:
+    """Write the patterns of `value`, which a wider register gets extended by zeros."""
+    np.copyto(out.view(f"u{out.itemsize}"), value.view(f"u{value.itemsize}"))
 
 
 # -- Integers -------------------------------------------------------------------------------------
@@ -138,10 +147,16 @@ def _odd_float64(x: AnyArray) -> AnyArray:
 
 
 def between_floats(b: Binder, m: Modifiers) -> Step:
+    """A NaN becomes canonical, unless f64 takes part: then it stays, made quiet, with as much of
+    its fraction as there is room for.
+    """
     target, name = TYPES[m["to"]], m["from"]
     x = b.source(b.operand(1), TYPES[name], wider=True)
     d, as_bits = _float_destination(b, target)
     mode, ftz, saturate = m.get("round") or "rn", bool(m.get("ftz")), bool(m.get("sat"))
+    if (name, target.name) == ("bf16", "f32"):
+        # A shift, by which a NaN stays what it is.
+        return b.alu(d, lambda out: _put_bits(out, halves.widen(x.view(np.uint16), name)))
 
     def compute(out: AnyArray) -> None:
         if target.bits == 32 and name != "f64":
@@ -150,13 +165,21 @@ def between_floats(b: Binder, m: Modifiers) -> Step:
             value = _exact(x, name, m)
         if target.bits == 32 and name == "f64":
             value = float32.directed(value, mode)
+            if ftz:
+                float32.flush_rounded(value, lambda: x, mode)
         elif target.bits == 16:
             value = formats.rounded(value, target.name, mode)
+        elif ftz and target.bits == 64:
+            # What flushes the source makes a canonical NaN of float32 of it.
+            value[np.isnan(value)] = _FLUSHED_NAN
         if saturate:
             value = _saturated(value)
-        if ftz and target.bits == 32:
-            value = float32.flushed(value)
         _put(out, value, target, as_bits)
+        if name == "f64" and not saturate:
+            nan = np.isnan(x)
+            if np.count_nonzero(nan):
+                patterns = formats.nan_patterns(x, target.name)
+                np.copyto(out.view(f"u{out.itemsize}"), patterns, where=nan, casting="unsafe")
 
     return b.alu(d, compute)
 
@@ -181,9 +204,9 @@ def narrow_pair(b: Binder, m: Modifiers) -> Step:
 
 
 def _narrowed(x: AnyArray, m: Modifiers, name: str, mode: str) -> AnyArray:
-    """f32 to patterns of f16 or bf16, with the modifiers that act before rounding."""
-    if m.get("ftz"):
-        x = float32.flushed(x)
+    """f32 to patterns of f16 or bf16, with the modifiers that act before rounding. On an H200
+    ``.ftz`` does nothing here: rounded up, the smallest number of f32 becomes that of f16.
+    """
     if m.get("relu"):
         x = np.where(x <= 0, np.float32(0), x)
     if m.get("sat"):
@@ -198,6 +221,9 @@ def _narrowed(x: AnyArray, m: Modifiers, name: str, mode: str) -> AnyArray:
 def to_tf32(b: Binder, m: Modifiers) -> Step:
     x, d = b.source(b.operand(1), TYPES["f32"]), b.destination(b.operand(0), TYPES["b32"])
 
+    if m["round"] == "rna":
+        return b.alu(d, lambda out: np.copyto(out, _nearest_away_tf32(x, bool(m["satfinite"]))))
+
     def compute(out: AnyArray) -> None:
         exact = x.astype(np.float64)
         if m.get("relu"):
@@ -208,16 +234,34 @@ def to_tf32(b: Binder, m: Modifiers) -> Step:
     return b.alu(d, compute)
 
 
+def _nearest_away_tf32(x: AnyArray, finite: bool) -> AnyArray:
+    """f32 to patterns of tf32, halves away from zero: an addition and a mask of integers, and so
+    also with infinities and NaNs, of which only the mask is; what has no finite exponent then is
+    one place less if it is to be finite.
+    """
+    bits, infinity = x.view(np.uint32), np.uint32(0x7F800000)
+    below = np.uint32((1 << 13) - 1)
+    bits = (bits + (bits & infinity != infinity) * np.uint32(1 << 12)) & ~below
+    if finite:
+        bits = bits - (bits & infinity == infinity) * np.uint32(1 << 13)
+    return np.asarray(bits)
+
+
 def to_integral(b: Binder, m: Modifiers) -> Step:
     """Rounding to an integer within a floating-point type; or no rounding, the modifiers alone."""
     scalar = TYPES[m["type"]]
     x, (d, as_bits) = b.source(b.operand(1), scalar, wider=True), _float_destination(b, scalar)
     rounding = _TO_INTEGER.get(m.get("round", ""))
+    if scalar.bits >= 32 and not (rounding or m.get("ftz") or m.get("sat")):
+        # No arithmetic: a NaN stays what it is.
+        return b.alu(d, lambda out: _put_bits(out, x))
 
     def compute(out: AnyArray) -> None:
         value = _exact(x, scalar.name, m)
         if rounding is not None:
             value = rounding(value)
+        if scalar.bits == 64:
+            value = float64.keep_nans(value, x)
         _put(out, _saturated(value) if m.get("sat") else value, scalar, as_bits)
 
     return b.alu(d, compute)

@@ -10,13 +10,20 @@ from cuevo.sim.binder import Binder
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
+_NANS = {"fma": (0, 2, 1), "mad": (0, 2, 1), "div": (1, 0)}
+"""Of which operand a NaN goes on, the last one first: as an H200 does it."""
+
 
 def _float64(b: Binder, compute: Callable[..., AnyArray]) -> Step:
     """A step for compute(*sources) in f64."""
     f64 = TYPES["f64"]
     sources = [b.source(operand, f64) for operand in b.instruction.operands[1:]]
     d = b.destination(b.operand(0), f64)
-    return b.alu(d, lambda out: np.copyto(out, compute(*sources)))
+    order = _NANS.get(b.instruction.opcode.split(".")[0], range(len(sources)))
+    ranked = [sources[i] for i in order]
+    return b.alu(
+        d, lambda out: np.copyto(out, float64.keep_nans(np.asarray(compute(*sources)), *ranked))
+    )
 
 
 def arithmetic(b: Binder, m: Modifiers) -> Step:

@@ -7,16 +7,16 @@ import numpy as np
 from cuevo.sim import float32
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
+from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
 from cuevo.sim.types import TYPES
 
 _ROUND = "{round:.rn|.rz|.rm|.rp}"
 
 
-def _finish(out: AnyArray, ftz: bool, sat: bool) -> None:
-    """What comes after rounding: flushing, saturation, the canonical NaN."""
-    if ftz:
-        float32.flush(out)
+def _finish(out: AnyArray, sat: bool) -> None:
+    """What comes after rounding and flushing: saturation, the canonical NaN."""
     if sat:
         # NaN saturates to +0; the sum turns -0 into +0.
         np.copyto(out, np.nan_to_num(np.clip(out, 0, 1), nan=0.0) + np.float32(0))
@@ -24,21 +24,50 @@ def _finish(out: AnyArray, ftz: bool, sat: bool) -> None:
         float32.canonicalize(out)
 
 
-def _float32(b: Binder, m: Modifiers, compute: Callable[..., object]) -> Step:
-    """A step for compute(out, *sources) in f32; out may be one of the sources."""
+def _float32(
+    b: Binder,
+    m: Modifiers,
+    compute: Callable[..., object],
+    exact: Callable[..., AnyArray] | None = None,
+) -> Step:
+    """A step for compute(out, *sources) in f32; out may be one of the sources.
+
+    `exact` gives what is rounded, as float64, where a result may be as small as the smallest normal
+    number and not be exact: then .ftz depends on it.
+    """
     f32 = TYPES["f32"]
     sources = [b.source(operand, f32) for operand in b.instruction.operands[1:]]
     d = b.destination(b.operand(0), f32)
-    ftz, sat = bool(m.get("ftz")), bool(m.get("sat"))
+    ftz, sat, mode = bool(m.get("ftz")), bool(m.get("sat")), m.get("round") or "rn"
 
     def run(out: AnyArray) -> None:
-        if ftz:
-            compute(out, *map(float32.flushed, sources))
-        else:
-            compute(out, *sources)
-        _finish(out, ftz, sat)
+        compute(out, *sources)
+        _finish(out, sat)
 
-    return b.alu(d, run)
+    def run_flushing(out: AnyArray) -> None:
+        compute(out, *map(float32.flushed, sources))
+        float32.flush(out)
+        _finish(out, sat)
+
+    if not ftz:
+        return b.alu(d, run)
+    if exact is None:
+        return b.alu(d, run_flushing)
+    unrounded = exact
+    # Sources may be asked for again: a result does not take their place before.
+    apart = b.scratch("rounded", f32.dtype)
+    in_place = any(np.may_share_memory(d, source) for source in sources)
+
+    def run_flushing_exactly(out: AnyArray) -> None:
+        values = [float32.flushed(source) for source in sources]
+        result = apart if in_place else out
+        compute(result, *values)
+        float32.flush_rounded(result, lambda: unrounded(*values), mode)
+        _finish(result, sat)
+        if in_place:
+            np.copyto(out, result)
+
+    return b.alu(d, run_flushing_exactly)
 
 
 def add(b: Binder, m: Modifiers) -> Step:
@@ -57,27 +86,34 @@ def add(b: Binder, m: Modifiers) -> Step:
 
 def multiply(b: Binder, m: Modifiers) -> Step:
     mode = m["round"] or "rn"
+
+    def exact(x: AnyArray, y: AnyArray) -> AnyArray:
+        return np.asarray(np.multiply(x, y, dtype=np.float64))
+
     if mode == "rn":
-        return _float32(b, m, lambda out, x, y: np.multiply(x, y, out))
+        return _float32(b, m, lambda out, x, y: np.multiply(x, y, out), exact)
     return _float32(
-        b,
-        m,
-        lambda out, x, y: np.copyto(
-            out, float32.directed(np.multiply(x, y, dtype=np.float64), mode)
-        ),
+        b, m, lambda out, x, y: np.copyto(out, float32.directed(exact(x, y), mode)), exact
     )
 
 
 def fused(b: Binder, m: Modifiers) -> Step:
     mode = m["round"]
+
+    def wide(x: AnyArray, y: AnyArray, z: AnyArray) -> tuple[AnyArray, AnyArray]:
+        return np.multiply(x, y, dtype=np.float64), z.astype(np.float64)
+
+    def exact(x: AnyArray, y: AnyArray, z: AnyArray) -> AnyArray:
+        return float32.sum_to_odd(*wide(x, y, z))
+
     if mode == "rn":
-        return _float32(b, m, lambda out, x, y, z: float32.fma(x, y, z, out))
-
-    def compute(out: AnyArray, x: AnyArray, y: AnyArray, z: AnyArray) -> None:
-        wide = np.multiply(x, y, dtype=np.float64), z.astype(np.float64)
-        np.copyto(out, float32.directed_sum(*wide, mode))
-
-    return _float32(b, m, compute)
+        return _float32(b, m, lambda out, x, y, z: float32.fma(x, y, z, out), exact)
+    return _float32(
+        b,
+        m,
+        lambda out, x, y, z: np.copyto(out, float32.directed_sum(*wide(x, y, z), mode)),
+        exact,
+    )
 
 
 def extremum(b: Binder, m: Modifiers) -> Step:
@@ -132,9 +168,7 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
-    "ex2": np.exp2,
     "lg2": np.log2,
-    "rcp": np.reciprocal,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
@@ -142,7 +176,17 @@ _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
 }
 
 
+_MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], AnyArray]]] = {
+    "ex2": (power_of_two, gradual_power_of_two),
+    "rcp": (reciprocal, gradual_reciprocal),
+}
+"""With ``.ftz``, and without."""
+
+
 def approximate(b: Binder, m: Modifiers) -> Step:
+    if m["op"] in _MODELLED:
+        function = _MODELLED[m["op"]][0 if m["ftz"] else 1]
+        return _float32(b, m, lambda out, x: np.copyto(out, function(x)))
     return _float32(b, m, _in_float64(_APPROXIMATE[m["op"]]))
 
 
@@ -156,18 +200,19 @@ def quotient(b: Binder, m: Modifiers) -> Step:
     """
     mode, op = m["round"], m["op"]
 
-    def compute(out: AnyArray, x: AnyArray, y: AnyArray | None = None) -> None:
+    def exact(x: AnyArray, y: AnyArray | None = None) -> AnyArray:
         wide = x.astype(np.float64)
-        exact = np.sqrt(wide) if op == "sqrt" else 1 / wide if y is None else wide / y
-        np.copyto(out, float32.directed(exact, mode))
+        return np.asarray(np.sqrt(wide) if op == "sqrt" else 1 / wide if y is None else wide / y)
 
     if mode != "rn":
-        return _float32(b, m, compute)
+        return _float32(
+            b, m, lambda out, *x: np.copyto(out, float32.directed(exact(*x), mode)), exact
+        )
     if op == "sqrt":
         return _float32(b, m, lambda out, x: np.sqrt(x, out))
     if op == "rcp":
-        return _float32(b, m, lambda out, x: np.divide(np.float32(1), x, out))
-    return _float32(b, m, lambda out, x, y: np.divide(x, y, out))
+        return _float32(b, m, lambda out, x: np.divide(np.float32(1), x, out), exact)
+    return _float32(b, m, lambda out, x, y: np.divide(x, y, out), exact)
 
 
 def divide_approximately(b: Binder, m: Modifiers) -> Step:
@@ -183,7 +228,8 @@ def test_property(b: Binder, m: Modifiers) -> Step:
         "infinite": lambda: np.isinf(x),
         "number": lambda: ~np.isnan(x),
         "notanumber": lambda: np.isnan(x),
-        "normal": lambda: np.isfinite(x) & (np.abs(x) >= tiny),
+        # A zero counts as normal.
+        "normal": lambda: np.isfinite(x) & ((np.abs(x) >= tiny) | (x == 0)),
         "subnormal": lambda: (np.abs(x) < tiny) & (x != 0),
     }
     test = tests[m["test"]]

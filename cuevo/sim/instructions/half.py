@@ -7,6 +7,7 @@ import numpy as np
 from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
+from cuevo.sim.exponential import narrow_power_of_two
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.types import TYPES
 
@@ -20,7 +21,10 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
     raw = np.dtype(np.uint32 if packed else np.uint16)
     sources = [b.source(operand, scalar).view(raw) for operand in b.instruction.operands[1:]]
     d = b.destination(b.operand(0), scalar).view(raw)
-    tiny, exponent = halves.TINY[name], np.uint16(0x7C00 if name == "f16" else 0x7F80)
+    tiny = halves.TINY[name]
+    # Below, a result is smaller than the smallest normal number even after rounding, as if
+    # exponents had no end.
+    flushed = tiny * (1 - 2.0 ** -(12 if name == "f16" else 9))
     ftz, sat, relu = bool(m.get("ftz")), bool(m.get("sat")), bool(m.get("relu"))
 
     def one(sources: list[AnyArray]) -> AnyArray:
@@ -32,11 +36,9 @@ def _halves(b: Binder, m: Modifiers, compute: Compute) -> Step:
             exact = np.nan_to_num(np.clip(exact, 0, 1), nan=0.0) + 0.0
         if relu:
             exact = np.where(exact <= 0, 0.0, exact)
-        bits = halves.narrow_exact(np.asarray(exact, np.float64), name)
         if ftz:
-            small = (bits & exponent) == 0
-            bits = np.where(small, bits & np.uint16(0x8000), bits)
-        return bits
+            exact = np.where(np.abs(exact) < flushed, exact * 0, exact)
+        return halves.narrow_exact(np.asarray(exact, np.float64), name)
 
     def run(out: AnyArray) -> None:
         if not packed:
@@ -101,5 +103,7 @@ def sign(b: Binder, m: Modifiers) -> Step:
 
 
 def approximate(b: Binder, m: Modifiers) -> Step:
-    function = np.exp2 if m["op"] == "ex2" else np.tanh
-    return _halves(b, m, lambda x: function(x.astype(np.float64)))
+    if m["op"] == "ex2":
+        name = m["type"].removesuffix("x2")
+        return _halves(b, m, lambda x: narrow_power_of_two(x, name))
+    return _halves(b, m, lambda x: np.asarray(np.tanh(x.astype(np.float64))))

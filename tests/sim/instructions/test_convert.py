@@ -108,7 +108,31 @@ def test_narrowing_specials(run_elementwise: Any) -> None:
 def test_widening(run_elementwise: Any, same_floats: Any, name: str, dtype: Any) -> None:
     a = np.arange(65536, dtype=np.uint16)[::7].view(dtype)
     d = run_elementwise(f"cvt.f32.{name} d, a;", "sm_90", a=(name, a), d="f32")
-    same_floats(d, a.astype(np.float32))
+    if name == "f16":
+        same_floats(d, a.astype(np.float32))
+    else:
+        shifted = a.view(np.uint16).astype(np.uint32) << np.uint32(16)
+        np.testing.assert_array_equal(d.view(np.uint32), shifted)
+
+
+def test_what_is_tiny_is_kept_by_a_conversion_to_half(run_elementwise: Any) -> None:
+    a = np.array([1, 0x7FFFFF, 0x80000001, 0x807FFFFF], np.uint32).view(np.float32)
+    body = "cvt.rp.ftz.f16.f32 d, a; cvt.rm.ftz.f16.f32 e, a; cvt.rn.ftz.f16.f32 f, a;"
+    d, e, f = run_elementwise(body, a=("f32", a), d="u16", e="u16", f="u16")
+    assert d.tolist() == [1, 1, 0x8000, 0x8000]
+    assert e.tolist() == [0, 0, 0x8001, 0x8001]
+    assert f.tolist() == [0, 0, 0x8000, 0x8000]
+
+
+@pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
+def test_flushing_of_what_float64_becomes(run_elementwise: Any, numbers: Any, mode: str) -> None:
+    near = 1 + np.arange(-64, 8) * 2.0**-28
+    a = np.concatenate([near, -near]) * 2.0**-126
+    d = run_elementwise(f"cvt.{mode}.ftz.f32.f64 d, a;", a=("f64", a), d="f32")
+    for x, found in zip(a.tolist(), d.tolist(), strict=True):
+        unbounded = numbers.rounded(Fraction(x) * 2**100, "f32", mode) * 2.0**-100
+        wanted = unbounded if abs(unbounded) >= 2.0**-126 else 0.0
+        assert found == wanted and np.signbit(found) == (x < 0)
 
 
 def test_float64(run_elementwise: Any, numbers: Any, same_floats: Any) -> None:

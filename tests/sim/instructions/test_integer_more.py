@@ -152,6 +152,31 @@ def test_fields(run_elementwise: Any, numbers: Any) -> None:
         assert int(v[i]) == int(value[i]) % 2 ** (at % 32)
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_what_counts_of_places_and_lengths(run_elementwise: Any, numbers: Any, bits: int) -> None:
+    """The low 8 bits for 32-bit fields; all of them for 64-bit ones."""
+    edges = [0, 1, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 0x111, 0x80000011, 2**32 - 1]
+    a, b = (x.ravel().astype(np.uint32) for x in np.meshgrid(edges, edges))
+    value, under = (numbers.integers(f"u{bits}", a.size) for _ in range(2))
+    body = f"""
+    bfe.u{bits} x, c, a, b; bfe.s{bits} y, c, a, b; bfi.b{bits} z, c, e, a, b;
+    """
+    given = dict(a=("u32", a), b=("u32", b), c=(f"u{bits}", value), e=(f"u{bits}", under))
+    found = run_elementwise(body, **given, x=f"u{bits}", y=f"u{bits}", z=f"u{bits}")
+    whole = 2**bits
+    for at, count, x, y, *results in zip(
+        *(each.tolist() for each in (a, b, value, under, *found)), strict=True
+    ):
+        if bits == 32:
+            at, count = at % 256, count % 256
+        at, count = min(at, 2 * bits), min(count, 2 * bits)
+        field = (x >> at) % 2**count
+        negative = count > 0 and x >> min(at + count - 1, bits - 1) & 1
+        above = whole - 2 ** min(count, bits - min(at, bits)) if negative else 0
+        mask = ((2**count - 1) << at) % whole
+        assert results == [field, field | above, (y & ~mask) | (x << at & mask)]
+
+
 def test_nth_set_bit(run_elementwise: Any, numbers: Any) -> None:
     mask = numbers.integers("u32", 256)
     base = numbers.rng.integers(0, 32, 256).astype(np.uint32)

@@ -204,6 +204,21 @@ def test_tf32(run_elementwise: Any, numbers: Any) -> None:
         np.testing.assert_array_equal(found.view(np.uint32), expected)
 
 
+def test_tf32_of_what_is_not_finite(run_elementwise: Any) -> None:
+    """Halves away from zero is integer arithmetic, which goes on with infinities and NaNs."""
+    a = np.array(
+        [0x7F800000, 0xFF800000, 0x7F800001, 0xFFC00000, 0x7FFFFFFF, 0x7F7FFFFF], np.uint32
+    )
+    body = "cvt.rna.tf32.f32 d, a; cvt.rna.satfinite.tf32.f32 e, a; cvt.rn.relu.tf32.f32 f, a;"
+    d, e, f = run_elementwise(
+        body, "sm_90", a=("f32", a.view(np.float32)), d="u32", e="u32", f="u32"
+    )
+    cut = [0x7F800000, 0xFF800000, 0x7F800000, 0xFFC00000, 0x7FFFE000, 0x7F800000]
+    assert d.tolist() == cut
+    assert e.tolist() == [x - 0x2000 for x in cut]
+    assert f.tolist() == [0x7F800000, 0, *[0x7FFFE000] * 3, 0x7F800000]
+
+
 def test_packs(run_elementwise: Any, numbers: Any) -> None:
     a, b, c = (numbers.integers("s32", 64) >> shift for shift in (14, 15, 0))
     body = """

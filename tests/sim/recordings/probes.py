@@ -10,7 +10,7 @@ from functools import cache
 
 from sim.instructions.statements import places
 
-from cuevo.sim.instructions.table import Form, forms, read
+from cuevo.sim.instructions.table import Form, forms
 
 LEFT_OUT = {
     "address": "addresses are those of one launch",
@@ -38,20 +38,6 @@ LEFT_OUT = {
     "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
 """By module or by binder, with the reason."""
-
-MORE = """
-[matrix.multiply_tf32]
-mma.sync.aligned<shape:.m16n8k4>.row.col<d:.f32><a:.tf32><b:.tf32><c:.f32>
-                                                   d*4:f32, a*2:b32, b*1:b32, c*4:f32        7.0:80
-mma.sync.aligned<shape:.m16n8k8>.row.col<d:.f32><a:.tf32><b:.tf32><c:.f32>
-                                                   d*4:f32, a*4:b32, b*2:b32, c*4:f32        7.0:80
-[matrix.multiply_bytes]
-mma.sync.aligned<shape:.m16n8k16>.row.col{.satfinite}.s32<a:.s8|.u8><b:.s8|.u8>.s32
-                                                   d*4:s32, a*2:b32, b*1:b32, c*4:s32        7.0:80
-mma.sync.aligned<shape:.m16n8k32>.row.col{.satfinite}.s32<a:.s8|.u8><b:.s8|.u8>.s32
-                                                   d*4:s32, a*4:b32, b*2:b32, c*4:s32        7.0:80
-"""
-"""Rows that the table may not have yet."""
 
 _COUNTS = {
     "logic.shift": "b",
@@ -140,7 +126,7 @@ def _joined(names: list[str], source: Source) -> str:
 def probes(number: int = 90) -> tuple[Probe, ...]:
     """Of all arithmetic that architecture `number` has."""
     found: dict[str, Probe] = {}
-    for form in (*forms(), *read(MORE)):
+    for form in forms():
         if form.binder in LEFT_OUT or form.binder.split(".")[0] in LEFT_OUT:
             continue
         for opcode in _opcodes(form):

@@ -1,0 +1,70 @@
+"""Parabolas as the GPU's unit for approximate functions adds them up, bit for bit.
+
+The structure is that of Oberman and Siu, "A High-Performance Area-Efficient Multifunction
+Interpolator", 2005. The first bits of a fraction of 23 choose a parabola c0 + c1 d + c2 d^2, the
+others are d, a fraction of 1; of d^2 whatever is below 2^-15 is left out of every partial product.
+All of it is added, and cut off to whole steps of the result.
+"""
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray
+
+_WIDEST = 17
+"""Bits of d at the most."""
+_BELOW = 15
+"""Bits of a sum that are cut off."""
+
+
+@dataclass(frozen=True)
+class Parabolas:
+    """A function's coefficients; found from what a GPU gives, as those that alone lead to it."""
+
+    rows: tuple[tuple[int, int, int], ...]
+    """c0 in quarters of a step of the result; c1 in as much as makes a product with d one of 2^-15
+    steps; c2 in steps.
+    """
+    bias: int
+    """Of every sum, in 2^-15 of a step."""
+
+    @cached_property
+    def bits(self) -> int:
+        """Of d."""
+        return 23 - (len(self.rows).bit_length() - 1)
+
+    @cached_property
+    def coefficients(self) -> tuple[AnyArray, AnyArray, AnyArray]:
+        c0, c1, c2 = np.array(self.rows, np.int64).T
+        return (c0 << _BELOW - 2) + self.bias, c1.copy(), c2.copy()
+
+    def __call__(self, fraction: AnyArray) -> AnyArray:
+        """For fractions (int64) the results in whole steps."""
+        c0, c1, c2 = self.coefficients
+        place, d = fraction >> self.bits, fraction & ((1 << self.bits) - 1)
+        total: AnyArray = c1.take(place)
+        total *= d
+        square = _squares().take(d >> self.bits - _BELOW)
+        square *= c2.take(place)
+        total += square
+        total += c0.take(place)
+        total >>= _BELOW
+        return total
+
+
+@cache
+def _squares() -> AnyArray:
+    """Of the first 15 bits of each d, of which alone the square has any, in steps of 2^-15."""
+    d = np.arange(1 << _BELOW, dtype=np.int64) << _WIDEST - _BELOW
+    bits = [d >> i & 1 for i in range(_WIDEST)]
+    dropped = 2 * _WIDEST - _BELOW
+    found = np.zeros_like(d)
+    for i in range(_WIDEST):
+        for j in range(i, _WIDEST):
+            # A product of two different bits is there twice.
+            column = 2 * i if i == j else i + j + 1
+            if column >= dropped:
+                found += (bits[i] & bits[j]) << (column - dropped)
+    return found
