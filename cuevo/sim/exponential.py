@@ -4,9 +4,8 @@ The magnitude of x is cut off 23 bits behind the point; of a negative x all of i
 inverted, as if it were less by 2^-23, unless those behind the point are zeros. The bits behind the
 point are the fraction of `cuevo.sim.parabolas`. f16 and bf16 are cut off of that.
 
-All this gives what an H200 gave: for 29,000 fractions, and all numbers of 16 bits. Only the last
-bit of the bias is open: 6115 gives the same for all of these. Other architectures are taken to have
-the same.
+All this gives what an H200 gave: for all 2^23 fractions, and all numbers of 16 bits. Other
+architectures are taken to have the same.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """1/x as the GPU's unit for such functions has it, bit for bit.
 
-The fraction of `cuevo.sim.parabolas` is that of x. The coefficients give what an H200 gave, for
-42,000 fractions; of the bias 2021 to 2023 do so. Other architectures are taken to have the same.
+The fraction of `cuevo.sim.parabolas` is that of x. The coefficients give what an H200 gave, for all
+2^23 fractions. Other architectures are taken to have the same.
 """
 
 import numpy as np
@@ -140,7 +140,7 @@ _RECIPROCALS = Parabolas(
         (33818641, -16643, 131),
         (33686019, -16513, 130),
     ),
-    bias=2022,
+    bias=2023,
 )
 """Of 1 to 2, in steps of 2^-24."""
 
