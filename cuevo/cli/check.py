@@ -25,7 +25,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from cuevo.sim import Profile
+    from cuevo.sim import Loop, Profile
     from cuevo.trial import Report
 
 _DETAILS = """\
@@ -93,7 +93,12 @@ def _as_json(report: Report) -> dict[str, Any]:
         "lines": profile.by_line() if profile else None,
         "banks": [asdict(use) for use in profile.banks] if profile else None,
         "sectors": [asdict(use) for use in profile.sectors] if profile else None,
+        "main_loop": _loop_as_json(profile.main_loop) if profile else None,
     }
+
+
+def _loop_as_json(loop: Loop | None) -> dict[str, Any] | None:
+    return None if loop is None else {**vars(loop), "instructions": dict(loop.instructions)}
 
 
 def _show(report: Report, count: int) -> None:
@@ -117,4 +122,11 @@ def _show_profile(profile: Profile, count: int) -> None:
         shown.columns[1].justify = "right"
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:count]:
             shown.add_row(name, f"{number:,}")
+        print_table(shown)
+    if loop := profile.main_loop:
+        print(f"main loop, {loop.begin} to {loop.end}: {loop.laps:,} laps of warps")
+        shown = table("instruction", "a lap")
+        shown.columns[1].justify = "right"
+        for name, often in list(loop.instructions.items())[:count]:
+            shown.add_row(name, f"{often:.4g}")
         print_table(shown)

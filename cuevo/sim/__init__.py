@@ -27,7 +27,15 @@ each of global memory the sectors.
 
 from cuevo.sim.banks import BankUse
 from cuevo.sim.executor import LoadedKernel, SimExecutor
-from cuevo.sim.profile import InstructionUse, Profile
+from cuevo.sim.profile import InstructionUse, Loop, Profile
 from cuevo.sim.sectors import SectorUse
 
-__all__ = ["BankUse", "InstructionUse", "LoadedKernel", "Profile", "SectorUse", "SimExecutor"]
+__all__ = [
+    "BankUse",
+    "InstructionUse",
+    "LoadedKernel",
+    "Loop",
+    "Profile",
+    "SectorUse",
+    "SimExecutor",
+]

@@ -85,7 +85,7 @@ class SimExecutor:
             program = Program(function, self.limits.number, level, checks=self._checks)
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
-        counters = Counters(function.instructions) if self._profiles else None
+        counters = Counters(function) if self._profiles else None
         return LoadedKernel(kernel, program, self, counters)
 
     def _level(self, module: Module) -> Level:

@@ -1,7 +1,9 @@
 """What the instructions of a launch did: how often they ran, and how they used the banks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from cuevo.sim.banks import BankUse, wavefronts
 from cuevo.sim.faults import KernelText, place
 from cuevo.sim.machine import Machine
 from cuevo.sim.sectors import SectorUse, sectors
-from cuevo.sim.syntax import Instruction
+from cuevo.sim.syntax import Function, LabelOperand
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,20 @@ class InstructionUse:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """The ledger of a loop: what a warp runs in a lap."""
+
+    begin: str
+    """``ptx/<file>:<line>`` of its first instruction."""
+    end: str
+    """Of the branch that leads back."""
+    laps: int
+    """Of all warps."""
+    instructions: Mapping[str, float]
+    """Executions a lap, by opcode as written, the most frequent first."""
+
+
+@dataclass(frozen=True)
 class Profile:
     """Counts of one launch of a kernel.
 
@@ -41,6 +57,8 @@ class Profile:
     """The instructions that touched shared memory, in the order of the text."""
     sectors: tuple[SectorUse, ...] = ()
     """The instructions that touched global memory, in the order of the text."""
+    main_loop: Loop | None = None
+    """The innermost loop that most instructions were run in; None if there is no loop."""
 
     def by_line(self) -> dict[str, int]:
         """Executions by origin: those of a macro's line are added up over its uses."""
@@ -61,8 +79,9 @@ class Profile:
 class Counters:
     """The counts of a kernel's last launch, while its steps add to them."""
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self._instructions = instructions
+    def __init__(self, function: Function) -> None:
+        self._instructions = instructions = function.instructions
+        self._loops = _innermost_loops(function)
         self._executions = np.zeros(len(instructions), np.int64)
         # Executions with at least one lane, wavefronts, ideal.
         self._banks = np.zeros((len(instructions), 3), np.int64)
@@ -109,7 +128,21 @@ class Counters:
                 for name, counts in zip(named, self._sectors, strict=True)
                 if counts[0]
             ),
+            self._main_loop([origin for _, origin, _ in named]),
         )
+
+    def _main_loop(self, origins: Sequence[str]) -> Loop | None:
+        counts = self._executions
+        ran = [loop for loop in self._loops if counts[loop.start]]
+        if not ran:
+            return None
+        body = max(ran, key=lambda loop: int(counts[loop.start : loop.stop].sum()))
+        laps = int(counts[body.start])
+        total: Counter[str] = Counter()
+        for index in body:
+            total[self._instructions[index].opcode] += int(counts[index])
+        listed = {opcode: count / laps for opcode, count in total.most_common()}
+        return Loop(origins[body.start], origins[body.stop - 1], laps, MappingProxyType(listed))
 
     def holding(self, index: int) -> Callable[[AnyArray], None]:
         """Counts the warps that have a lane among those for which the guard of an instruction
@@ -148,6 +181,23 @@ class Counters:
             step(mask)
 
         return watched
+
+
+def _innermost_loops(function: Function) -> list[range]:
+    """Instructions from a label to a branch back to it, with no such branch between."""
+    loops = []
+    for index, instruction in enumerate(function.instructions):
+        if instruction.opcode.startswith("bra"):
+            (target,) = instruction.operands
+            assert isinstance(target, LabelOperand)
+            begin = function.labels[target.name]
+            if begin <= index:
+                loops.append(range(begin, index + 1))
+
+    def within(inner: range, outer: range) -> bool:
+        return inner != outer and outer.start <= inner.start and inner.stop <= outer.stop
+
+    return [loop for loop in loops if not any(within(other, loop) for other in loops)]
 
 
 _OF_ENGINES = ("wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk")

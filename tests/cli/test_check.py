@@ -16,6 +16,7 @@ def test_a_sound_kernel(capsys):
     assert "nothing was found\nd: relative error 1." in printed
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in printed
     assert "ptx/lib/" in printed
+    assert "main loop, ptx/lib/mma_multistage.ptx:" in printed
 
 
 def test_json_has_everything(capsys):
@@ -25,6 +26,7 @@ def test_json_has_everything(capsys):
     assert 0 < report["errors"]["d"] < 1e-2
     assert sum(report["instructions"].values()) == sum(report["lines"].values()) > 0
     assert {use["opcode"].split(".")[0] for use in report["banks"]} >= {"ldmatrix", "cp"}
+    assert any(name.startswith("mma.sync") for name in report["main_loop"]["instructions"])
     assert all(use["sectors"] >= use["ideal"] > 0 for use in report["sectors"])
 
 

@@ -1,0 +1,61 @@
+"""A GPU of sm_90 and the CPU executor that stands for it: the same bits of attention, forward and
+backward. (Products are compared in `test_gemm_on_device`.)
+
+What is approximate on the way, ex2 and the reciprocal, is modelled; of the logarithm, which the
+log-sum-exp alone has, that is not so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attention_cases
+import numpy as np
+import pytest
+from attention_cases import Case
+from attention_sweep import CASES, name
+from backward_calls import arguments, named
+from backward_cases import BackwardCase
+from backward_sweep import CASES as BACKWARD
+from backward_sweep import name as backward_name
+from guarded import assert_same_bytes
+
+import cuevo
+from cuevo.driver import DriverExecutor
+from cuevo.placement import architecture_of
+from cuevo.sim import SimExecutor
+
+pytestmark = pytest.mark.gpu
+
+LOGARITHM = 2.0**-21
+"""Of a log-sum-exp: some units in the last place of lg2, and of the sum that it is added to."""
+
+
+@pytest.fixture
+def twin(executor: DriverExecutor) -> SimExecutor:
+    """The CPU executor of the device's architecture."""
+    arch = architecture_of(executor)
+    if arch.number != 90:
+        pytest.skip(f"the models of ex2 and the reciprocal are of sm_90; this is {arch.name}")
+    return SimExecutor(arch.name)
+
+
+@pytest.mark.parametrize("case", CASES[::6], ids=name)
+def test_forward(twin: SimExecutor, case: Case) -> None:
+    arrays = {key: x.array for key, x in attention_cases.make(case).items()}
+    call: Mapping[str, Any] = dict(**arrays, scale=case.scale, return_lse=True)
+    out, lse = cuevo.attention(**call, device="cuda:0")
+    expected, expected_lse = cuevo.attention(**call, device=twin)
+    assert_same_bytes(case, "out", out, expected)
+    np.testing.assert_allclose(lse, expected_lse, rtol=LOGARITHM, atol=LOGARITHM)
+
+
+@pytest.mark.parametrize("case", BACKWARD[::8], ids=backward_name)
+def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
+    _, call = arguments(case)
+    call["grads"] = tuple(call["grads"])
+    found = named(cuevo.attention_backward(**call | {"device": "cuda:0"}))
+    expected = named(cuevo.attention_backward(**call | {"device": twin}))
+    for key, x in expected.items():
+        assert (x is None) == (found[key] is None)
+        if x is not None:
+            assert_same_bytes(case, key, found[key], x)
