@@ -182,7 +182,7 @@ class Machine:
         blocks = indices * size // self.shared.stride
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
-        if not by_engine:
+        if self.asynchronous and not by_engine:
             self.causality.visit(blocks[lanes], self.warp_of_lane[lanes])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
