@@ -113,6 +113,11 @@ class SharedMemory:
         there is its rank plus one, or 0 for the own block.
         """
         ranks = (addresses >> addresses.dtype.type(RANK)).astype(np.int64)
+        beyond = ranks > self.cluster
+        if (wrong := beyond if mask is None else beyond & mask).any():
+            rank = int(ranks[wrong][0]) - 1
+            message = f"a shared address of block {rank} of a cluster of {self.cluster}"
+            raise Fault(message, wrong)
         own = self.indices(addresses & addresses.dtype.type(2**RANK - 1), size, mask)
         blocks_on = np.where(ranks == 0, 0, ranks - 1 - self._rank)
         if mask is not None:

@@ -153,6 +153,15 @@ PEERS = {
         """,
         "there is no mbarrier at this address",
     ),
+    "an address of a block that there is not": kernel(
+        f"""
+        {init(64)} add.u32 away, away, <<0 => 0x5000000>>;
+        {TELL} // here
+        {SYNC}
+        """,
+        "a shared address of block 6 of a cluster of 2",
+        (0, 0),
+    ),
     "a state of another block": kernel(
         f"""
         {init(64)}
