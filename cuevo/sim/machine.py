@@ -175,14 +175,15 @@ class Machine:
         looked, self._looked = self._looked, before
         return looked != before and self.flow.wake(~self.cluster_barrier.waits)
 
-    def reach(self, indices: AnyArray, size: int, mask: Mask) -> None:
+    def reach(self, indices: AnyArray, size: int, mask: Mask, *, by_engine: bool = False) -> None:
         """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
-        not have exited, nor do so before it knows of this.
+        not have exited, nor do so before it knows of this. Copies are counted by themselves.
         """
         blocks = indices * size // self.shared.stride
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
-        self.causality.visit(blocks[lanes], self.warp_of_lane[lanes])
+        if self.asynchronous and not by_engine:
+            self.causality.visit(blocks[lanes], self.warp_of_lane[lanes])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
         """The block of each of the lanes must not have exited."""

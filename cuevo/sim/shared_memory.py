@@ -120,9 +120,11 @@ class SharedMemory:
     def cluster_indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
         """The same for addresses that may be of another block of the cluster."""
         ranks = (addresses >> addresses.dtype.type(RANK)).astype(np.int64)
-        wrong = ranks >= self.cluster
-        if (beyond := wrong if mask is None else wrong & mask).any():
-            raise Fault(f"a shared address of none of the cluster's {self.cluster} blocks", beyond)
+        beyond = ranks >= self.cluster
+        if (wrong := beyond if mask is None else beyond & mask).any():
+            rank = int(ranks[wrong][0])
+            message = f"a shared address of block {rank} of a cluster of {self.cluster}"
+            raise Fault(message, wrong)
         own = self._within(addresses & addresses.dtype.type(_LOW), size, mask)
         blocks_on = ranks - self._rank
         if mask is not None:

@@ -179,8 +179,14 @@ def test_kernels_of_random_instructions(seed: int) -> None:
 
 _SMALL = (0, 0, 0, 1, 1, 2, 16, 16, 32, 64, 128, 1024)
 _FAMILIES = (r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma")
-_BARRIERS = (*("bars", "bars+8", "bars+16") * 4, "bars+24", "bars+4")
-_TILES = (*("tile", "tile+1024", "tile+2048") * 4, "tile+128", "tile+16", "tile+4080", "tile+4")
+_BARRIERS = (*("bars", "bars+8", "bars+16", "r78") * 4, "bars+24", "bars+4")
+_TILES = (
+    *("tile", "tile+1024", "tile+2048", "r79") * 4,
+    "tile+128",
+    "tile+16",
+    "tile+4080",
+    "tile+4",
+)
 _BUFFERS = (*("d17", "d17+16", "d17+2048") * 4, "d17+1024", "d17+4")
 
 
@@ -220,6 +226,10 @@ def asynchronous_kernel(rng: random.Random) -> str:
         lines += [policy if rng.random() < 0.6 else f"cvt.u64.u32 d{i}, r{i};"] * (i < 9)
         lines += [f"setp.{rng.choice(('lt', 'gt'))}.u32 p{i % 10}, lane, 128;"]
     lines += [f"mov.b32 f{i}, 0f3f800000;" for i in range(130)]
+    # The same places of the last block of the cluster.
+    lines.append("mov.u32 r77, %cluster_nctarank; sub.u32 r77, r77, 1; mov.u32 r78, bars;")
+    lines.append("mapa.shared::cluster.u32 r78, r78, r77; mov.u32 r79, tile;")
+    lines.append("mapa.shared::cluster.u32 r79, r79, r77;")
     lines.append("setp.eq.u32 p9, lane, 0; setp.lt.u32 p8, lane, 32;")
     for i in range(3):
         lines.append(f"@p9 mbarrier.init.shared.b64 [bars+{8 * i}], {rng.choice((1, 2, 32, 64))};")

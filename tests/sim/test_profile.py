@@ -171,7 +171,8 @@ mad.wide.u32 q, t, {step}, p; {guard} ld.global.b32 x, [q];
     ],
 )
 def test_sectors(profile_of: Any, step: int, guard: str, expected: tuple[int, int, int]) -> None:
-    array = np.zeros(1024, np.uint32)
+    space = np.zeros(1032, np.uint32)
+    array = space[-space.ctypes.data % 32 // 4 :][:1024]
     profile = profile_of(ACCESSES.format(step=step, guard=guard) + "ret;", array, block=64)
     (use,) = profile.sectors
     assert (use.requests, use.sectors, use.ideal) == expected

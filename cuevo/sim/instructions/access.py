@@ -96,9 +96,11 @@ def shared_address(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyA
     return convert
 
 
-def shared_places(b: Binder, m: Modifiers, index: int, size: int) -> Callable[[Mask], AnyArray]:
+def shared_places(
+    b: Binder, m: Modifiers, index: int, size: int, *, by_engine: bool = False
+) -> Callable[[Mask], AnyArray]:
     """Indices of units of `size` bytes of shared memory, also of that of other blocks where the
-    opcode says ``.shared::cluster``.
+    opcode says ``.shared::cluster``. `by_engine`: not the thread itself gets there, but a copy.
     """
     address, machine = shared_address(b, m, index), b.machine
     if "shared::cluster" not in (m.get("space"), m.get("to")):
@@ -106,7 +108,7 @@ def shared_places(b: Binder, m: Modifiers, index: int, size: int) -> Callable[[M
 
     def places(mask: Mask) -> AnyArray:
         found = machine.shared.cluster_indices(address(mask), size, mask)
-        machine.reach(found, size, mask)
+        machine.reach(found, size, mask, by_engine=by_engine)
         return found
 
     return places

@@ -129,7 +129,7 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
     """The mbarriers that count the bytes of copies; the engine must know of their making."""
-    places, machine = access.shared_places(b, m, index, BYTES), b.machine
+    places, machine = access.shared_places(b, m, index, BYTES, by_engine=True), b.machine
 
     def slots(mask: Mask) -> AnyArray:
         indices = places(mask)
@@ -147,7 +147,7 @@ def runs(
     """Indices of the first units of 16 bytes of runs of shared memory, of so many bytes each; all
     of them must exist.
     """
-    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT)
+    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT, by_engine=True)
     address, machine = b.address(b.operand(index), ".shared"), b.machine
 
     def check(count: AnyArray, mask: Mask) -> AnyArray:

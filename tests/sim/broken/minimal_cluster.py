@@ -3,7 +3,7 @@
 """
 
 from sim.broken.minimal import Minimal
-from sim.broken.minimal_async import LOAD, START, TOLD, WAIT
+from sim.broken.minimal_async import LOAD, PUT, START, TOLD, WAIT
 
 SYNC = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
 PEER = """
@@ -153,6 +153,15 @@ PEERS = {
         """,
         "there is no mbarrier at this address",
     ),
+    "an address of a block that there is not": kernel(
+        f"""
+        {init(64)} add.u32 away, away, <<0 => 0x5000000>>;
+        {TELL} // here
+        {SYNC}
+        """,
+        "a shared address of block 6 of a cluster of 2",
+        (0, 0),
+    ),
     "a state of another block": kernel(
         f"""
         {init(64)}
@@ -169,6 +178,49 @@ PEERS = {
         {SYNC}
         """,
         "is outside of the block's",
+    ),
+}
+
+HAND_OVER = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+_FILLED = f"{PUT} fence.proxy.async; bar.sync 0;"
+HANDED_OVER = {
+    "an exit while it is read": kernel(
+        f"""
+        {init(1)} {_FILLED} mapa.shared::cluster.u32 x, tile, s; @rank0 bra GIVE;
+        {EXPECT} {WAIT} {SYNC} exit;
+        GIVE: @lead {HAND_OVER} [x+1024], [tile], 1024, [away]; <<{SYNC} => >>
+        exit; // here
+        """,
+        "the block exits while an asynchronous copy still reads its shared memory",
+    ),
+    "an exit before it has come": kernel(
+        f"""
+        {init(1)} {_FILLED} mapa.shared::cluster.u32 x, tile, s; @rank0 bra TAKE;
+        @lead {HAND_OVER} [x+1024], [tile], 1024, [away]; {SYNC} exit;
+        TAKE: {EXPECT} <<{WAIT} => >>
+        exit; // here
+        """,
+        "the block exits while an asynchronous copy to its shared memory is under way",
+        None,
+    ),
+    "written over while it is read": kernel(
+        f"""
+        {init(1)} {_FILLED} mapa.shared::cluster.u32 x, tile, s; {EXPECT}
+        @lead {HAND_OVER} [x+1024], [tile], 1024, [away]; <<{WAIT} {SYNC} => >>
+        st.shared.b32 [w], t; // here
+        {WAIT.replace("W", "V")} {SYNC}
+        """,
+        "writes shared offset 0, which an asynchronous instruction still reads",
+    ),
+    "to the own mbarrier": kernel(
+        f"""
+        {init(1)} {_FILLED} mapa.shared::cluster.u32 x, tile, s; {EXPECT}
+        mapa.shared::cluster.u32 away, m, <<s => r>>;
+        @lead {HAND_OVER} [x+1024], [tile], 1024, [away]; {WAIT}
+        ld.shared.b32 y, [tile+1024]; // here
+        {SYNC}
+        """,
+        "data race: reads shared offset 1024, which an asynchronous copy wrote without a barrier",
     ),
 }
 

@@ -52,6 +52,7 @@ MINIMAL = {
         "stages": minimal_async.STAGES,
         "clusters": minimal_cluster.BARRIERS,
         "peers": minimal_cluster.PEERS,
+        "handed over": minimal_cluster.HANDED_OVER,
         "multicasts": minimal_cluster.MULTICASTS,
     }.items()
     for name, kernel in kernels.items()
