@@ -82,8 +82,8 @@ class DriverKernel:
         if sizes != [self._size]:
             raise DriverError(
                 f"{doing}: the kernel's parameters have {sizes} bytes; the struct "
-                f"{self.kernel.params.name} of the header has {self._size}, so that is what one "
-                "parameter must have."
+                f"{self.kernel.params.name} of the header has {self._size} bytes, and is the one "
+                "parameter."
             )
 
     @property
