@@ -3,7 +3,8 @@
 """
 
 from sim.broken.minimal import Minimal
-from sim.broken.minimal_async import LOAD, PUT, START, TOLD, WAIT
+from sim.broken.minimal_bulk import LOAD, PUT
+from sim.broken.minimal_mbarrier import START, TOLD, WAIT
 
 SYNC = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
 PEER = """

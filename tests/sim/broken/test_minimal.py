@@ -11,10 +11,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import pytest
-from sim.broken import minimal, minimal_async, minimal_cluster, minimal_order, minimal_wgmma
+from sim.broken import (
+    minimal,
+    minimal_bulk,
+    minimal_cluster,
+    minimal_mbarrier,
+    minimal_order,
+    minimal_wgmma,
+)
 from sim.broken.minimal import SHARED, Minimal
-from sim.broken.minimal_async import BOX, COMMITTED, EXPECT, LOAD, PUT, SAVE, WAIT
+from sim.broken.minimal_bulk import BOX, COMMITTED, EXPECT, LOAD, PUT, SAVE
 from sim.broken.minimal_cluster import SYNC
+from sim.broken.minimal_mbarrier import WAIT
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor, schedule
@@ -44,12 +52,12 @@ MINIMAL = {
         "wgmma fences": minimal_wgmma.FENCES,
         "wgmma warpgroups": minimal_wgmma.WARPGROUPS,
         "wgmma operands": minimal_wgmma.OPERANDS,
-        "phases": minimal_async.PHASES,
-        "mbarriers": minimal_async.OBJECTS,
-        "bulk loads": minimal_async.LOADS,
-        "bulk stores": minimal_async.STORES,
-        "boxes": minimal_async.BOXES,
-        "stages": minimal_async.STAGES,
+        "phases": minimal_mbarrier.PHASES,
+        "mbarriers": minimal_mbarrier.OBJECTS,
+        "bulk loads": minimal_bulk.LOADS,
+        "bulk stores": minimal_bulk.STORES,
+        "boxes": minimal_bulk.BOXES,
+        "stages": minimal_bulk.STAGES,
         "clusters": minimal_cluster.BARRIERS,
         "peers": minimal_cluster.PEERS,
         "handed over": minimal_cluster.HANDED_OVER,
@@ -103,13 +111,13 @@ UNCAUGHT = {
         "@first st.shared.b32 [<<own => base>>], t;",
         "one of them is written; the ISA does not say which, here it is the last lane's",
     ),
-    "a box beside the array": minimal_async.load(
+    "a box beside the array": minimal_bulk.load(
         f"""
         @lead {EXPECT} @lead {BOX} [tile], [map, {{0, <<0 => 64>>}}], [m]; {WAIT}
         """,
         "what an array does not have comes as zeros, by which kernels treat its edges",
     ),
-    "a swizzled box read as if it were not": minimal_async.load(
+    "a swizzled box read as if it were not": minimal_bulk.load(
         f"""
         @lead {EXPECT} @lead {BOX} [tile], [map, {{0, 0}}], [m]; mad.lo.u32 w, t, 16, tile;
         <<shr.u32 x, t, 3; and.b32 x, x, 7; shl.b32 x, x, 4; xor.b32 w, w, x; => >> {WAIT}
@@ -117,14 +125,14 @@ UNCAUGHT = {
         """,
         "it is data that has come, only of another place: results can show it",
     ),
-    "a bulk load of what was just written": minimal_async.load(
+    "a bulk load of what was just written": minimal_bulk.load(
         f"""
         st.global.b32 [to], t; <<fence.proxy.async.global; => >> bar.sync 0; @lead {EXPECT}
         @lead {LOAD} [tile], [q], 1024, [m]; {WAIT}
         """,
         "global memory has no proxies here",
     ),
-    "a plain read of what a bulk store may not have written yet": minimal_async.load(
+    "a plain read of what a bulk store may not have written yet": minimal_bulk.load(
         f"""
         {PUT} fence.proxy.async; bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
         cp.async.bulk.wait_group<<=>.read>> 0; ld.global.b32 x, [q];

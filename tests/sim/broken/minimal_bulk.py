@@ -1,259 +1,12 @@
-"""Kernels of a few lines with one mistake each around mbarriers, bulk copies and tensor maps. How
-they are written: `minimal`.
+"""Kernels of a few lines with one mistake each around bulk copies and tensor maps, and stages that
+they fill. How they are written: `minimal`.
 """
 
 from sim.broken.minimal import FILL, Minimal
+from sim.broken.minimal_mbarrier import INIT, RELEASE, START, TOLD, WAIT, kernel, wait
 from sim.broken.minimal_wgmma import COMMIT, FENCE, WGMMA
 from sim.broken.minimal_wgmma import START as OPERANDS
 from sim.broken.minimal_wgmma import WAIT as WAIT_GROUP
-
-START = """
-.shared .align 1024 .b8 room[2048]; .shared .b64 bars[4]; .reg .b32 m, tile, v<4>;
-.reg .b64 map, back, state; .reg .pred lead, done;
-mov.u32 m, bars; mov.u32 tile, room; setp.eq.u32 lead, t, 0; mov.u64 map, maps;
-cvta.param.u64 map, map; add.u64 back, map, 128;
-"""
-INIT = "@lead mbarrier.init.shared.b64 [m], {0}; @lead mbarrier.init.shared.b64 [m+8], {0};"
-TOLD = "fence.mbarrier_init.release.cluster;"
-ARRIVE = "mbarrier.arrive.shared.b64 _, [m];"
-RELEASE = "mbarrier.arrive.shared.b64 _, [m+8];"
-STORE, READ = "st.shared.b32 [own], t;", "ld.shared.b32 x, [other];"
-
-
-def wait(at: str = "m", parity: str = "0", name: str = "W") -> str:
-    return f"{name}: mbarrier.try_wait.parity.shared.b64 done, [{at}], {parity}; @!done bra {name};"
-
-
-WAIT = wait()
-
-
-def _kernel(
-    body: str,
-    message: str,
-    thread: tuple[int, int] | None = (0, 0),
-    *,
-    count: object = 64,
-    barrier: str = "bar.sync 0;",
-    threads: int = 64,
-) -> Minimal:
-    ready = f"{INIT.format(count)} {TOLD} {barrier}"
-    return Minimal(f"{START} {ready} {body}", message, thread, "sm_90a", threads)
-
-
-# -- mbarriers -------------------------------------------------------------------------------------
-
-PHASES = {
-    "no wait": _kernel(
-        f"""
-        {STORE} {ARRIVE} <<{WAIT} => >>
-        {READ} // here
-        """,
-        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
-    ),
-    "the wrong parity": _kernel(
-        f"""
-        {STORE} bar.sync 0; @first bra WRITE; {wait("m", "<<0 => 1>>")} {READ} bra END;
-        WRITE: mov.b32 x, 5;
-        st.shared.b32 [own], x; // here
-        {ARRIVE}
-        END:
-        """,
-        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
-        count=32,
-    ),
-    "one look, whatever comes": _kernel(
-        f"""
-        @first bra WRITE;
-        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; <<@!done bra W; => >>
-        {READ} // here
-        bra END;
-        WRITE: {STORE} {ARRIVE}
-        END:
-        """,
-        "data race: reads shared offset [0-9]+, which warp 0 wrote without a barrier",
-        (1, 0),
-        count=32,
-    ),
-    "a wait for another one": _kernel(
-        f"""
-        {RELEASE} {STORE} {ARRIVE} {wait("<<m => m+8>>")}
-        {READ} // here
-        """,
-        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
-    ),
-    "an arrival at another one": _kernel(
-        f"""
-        {STORE} mbarrier.arrive.shared.b64 _, [<<m => m+8>>];
-        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
-        @!done bra W; {READ}
-        """,
-        "deadlock.*phase 0 of the mbarrier .* lacks 64 of 64 arrivals and 0 bytes",
-    ),
-    "an arrival before the write": _kernel(
-        f"""
-        <<{STORE} {ARRIVE} => {ARRIVE} {STORE}>> {WAIT}
-        {READ} // here
-        """,
-        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
-    ),
-    "an arrival before the read": _kernel(
-        f"""
-        {STORE} {ARRIVE} {WAIT} <<{READ} {RELEASE} => {RELEASE} {READ}>> {wait("m+8", "0", "E")}
-        {STORE} // here
-        """,
-        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
-    ),
-    "no wait before it is written over": _kernel(
-        f"""
-        {STORE} {ARRIVE} {WAIT} {READ} {RELEASE} <<{wait("m+8", "0", "E")} => >>
-        {STORE} // here
-        """,
-        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
-    ),
-    "an arrival that is missing": _kernel(
-        f"""
-        {STORE} <<{ARRIVE} => @first {ARRIVE}>>
-        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
-        @!done bra W;
-        """,
-        "deadlock.*lacks 32 of 64 arrivals and 0 bytes",
-    ),
-    "a count too high": _kernel(
-        f"""
-        {STORE} {ARRIVE}
-        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
-        @!done bra W;
-        """,
-        "deadlock.*lacks 1 of 65 arrivals and 0 bytes",
-        count="<<64 => 65>>",
-    ),
-    "a count too low": _kernel(
-        f"""
-        {STORE} bar.sync 0; @!first bra LATE; {ARRIVE}
-        {WAIT} ld.shared.b32 x, [other]; bra END;
-        LATE: mov.b32 y, 5;
-        st.shared.b32 [own], y; // here
-        {ARRIVE}
-        END:
-        """,
-        "data race: writes shared offset [0-9]+, which warp 0 read without a barrier",
-        (1, 0),
-        count="<<64 => 32>>",
-    ),
-    "more arrivals at once than the count": _kernel(
-        "@lead mbarrier.arrive.shared.b64 _, [m], <<64 => 65>>; // here",
-        "more arrivals at an mbarrier than its phase expects",
-    ),
-    "arrivals of a warp that count twice": _kernel(
-        """
-        @first mbarrier.arrive.shared.b64 _, [m], <<1 => 2>>; // here
-        """,
-        "more arrivals at an mbarrier than its phase expects",
-        (0, 16),
-        count=33,
-    ),
-    "a drop for an arrival": _kernel(
-        f"""
-        mbarrier.<<arrive => arrive_drop>>.shared.b64 _, [m]; {WAIT}
-        {ARRIVE} // here
-        """,
-        "more arrivals at an mbarrier than its phase expects",
-    ),
-    "bytes that never come": _kernel(
-        f"""
-        @lead mbarrier.expect_tx.relaxed.cta.shared.b64 [m], 16;
-        <<@lead mbarrier.complete_tx.relaxed.cta.shared.b64 [m], 16; => >> {ARRIVE}
-        W: mbarrier.try_wait.parity.shared.b64 done, [m], 0; // here
-        @!done bra W;
-        """,
-        "deadlock.*lacks 0 of 64 arrivals and 16 bytes",
-    ),
-    "a copy after its arrival": _kernel(
-        f"""
-        <<cp.async.ca.shared.global [own], [from], 16; => >>
-        cp.async.mbarrier.arrive.noinc.shared.b64 [m];
-        <<=> cp.async.ca.shared.global [own], [from], 16;>> {WAIT}
-        {READ} // here
-        """,
-        "to which an asynchronous copy is still in flight",
-    ),
-    "copies that nobody waits for": _kernel(
-        f"""
-        cp.async.ca.shared.global [own], [from], 16;
-        cp.async.mbarrier.arrive.noinc.shared.b64 [m]; <<{WAIT} => >>
-        {READ} // here
-        """,
-        "to which an asynchronous copy is still in flight",
-    ),
-}
-
-_OTHER = "mbarrier.init.shared.b64 [m+16], 64;"
-OBJECTS = {
-    "made without a barrier": _kernel(
-        "mbarrier.arrive.shared.b64 _, [m]; // here",
-        "data race: reads shared offset [0-9]+, which warp 0 wrote without a barrier",
-        (1, 0),
-        barrier="<<bar.sync 0; => bar.warp.sync -1;>>",
-    ),
-    "never made": _kernel(
-        "mbarrier.arrive.shared.b64 _, [<<m => m+16>>]; // here", "there is no mbarrier"
-    ),
-    "made twice": _kernel(
-        "@lead mbarrier.init.shared.b64 [<<m+16 => m>>], 1; // here", "there is an mbarrier already"
-    ),
-    "made by a warp": _kernel(
-        f"<<@lead {_OTHER} => @first {_OTHER}>> // here",
-        "several lanes make the same mbarrier",
-    ),
-    "made by all": _kernel(
-        f"<<@lead {_OTHER} => {_OTHER}>> // here", "another warp writes at once"
-    ),
-    "made for no arrivals": _kernel(
-        "@lead mbarrier.init.shared.b64 [m+16], <<1 => 0>>; // here",
-        "an mbarrier counts 1 to 1048575 arrivals",
-    ),
-    "misaligned": _kernel(
-        "@lead mbarrier.init.shared.b64 [m+<<16 => 20>>], 1; // here",
-        "misaligned shared access: 0x[0-9a-f]+ is no multiple of 8",
-    ),
-    "read as a number": _kernel(
-        f"""
-        {FILL}
-        ld.shared.b64 wide, [<<own => m>>]; // here
-        """,
-        "read of 8 bytes at shared offset [0-9]+, where an mbarrier is",
-    ),
-    "written as a number": _kernel(
-        "@lead st.shared.b64 [<<own => m>>], p; // here",
-        "write of 8 bytes at shared offset [0-9]+, where an mbarrier is",
-    ),
-    "used after its end": _kernel(
-        f"""
-        @lead mbarrier.inval.shared.b64 [<<m+8 => m>>]; bar.sync 0;
-        {ARRIVE} // here
-        """,
-        "there is no mbarrier",
-    ),
-    "no parity": _kernel(
-        "mbarrier.test_wait.parity.shared.b64 done, [m], <<1 => 2>>; // here", "a parity is 0 or 1"
-    ),
-    "no state": _kernel(
-        """
-        mbarrier.arrive.shared.b64 state, [m];
-        mbarrier.test_wait.shared.b64 done, [m], <<state => p>>; // here
-        """,
-        "a state that no mbarrier.arrive gave",
-    ),
-    "a generic address of global memory": _kernel(
-        """
-        cvt.u64.u32 at, m; cvta.shared.u64 at, at;
-        mbarrier.arrive.b64 _, [<<at => p>>]; // here
-        """,
-        "a generic address that is not in .shared",
-    ),
-}
-
-# -- Bulk copies -----------------------------------------------------------------------------------
 
 LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 SAVE = "cp.async.bulk.global.shared::cta.bulk_group"
@@ -268,7 +21,7 @@ SAVED = "cp.async.bulk.wait_group.read 0;"
 
 
 def load(body: str, message: str, thread: tuple[int, int] | None = (0, 0)) -> Minimal:
-    return _kernel(body, message, thread, count=1)
+    return kernel(body, message, thread, count=1)
 
 
 LOADS = {
@@ -459,7 +212,7 @@ LOADS = {
 }
 
 STORES = {
-    "without a fence": _kernel(
+    "without a fence": kernel(
         f"""
         {PUT} <<{PROXY} => >> bar.sync 0;
         @lead {SAVE} [q], [tile], 1024; // here
@@ -467,7 +220,7 @@ STORES = {
         """,
         "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
     ),
-    "the fence before the writes": _kernel(
+    "the fence before the writes": kernel(
         f"""
         <<{PUT} {PROXY} => {PROXY} {PUT}>> bar.sync 0;
         @lead {SAVE} [q], [tile], 1024; // here
@@ -475,7 +228,7 @@ STORES = {
         """,
         "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
     ),
-    "the fence by some of the writers": _kernel(
+    "the fence by some of the writers": kernel(
         f"""
         {PUT} <<{PROXY} => @first {PROXY}>> bar.sync 0;
         @lead {SAVE} [q], [tile], 1024; // here
@@ -483,7 +236,7 @@ STORES = {
         """,
         "asynchronously reads shared offset 512, .* without a fence.proxy.async between",
     ),
-    "without a barrier": _kernel(
+    "without a barrier": kernel(
         f"""
         {PUT} {PROXY} <<bar.sync 0; => >>
         @lead {SAVE} [q], [tile], 1024; // here
@@ -491,7 +244,7 @@ STORES = {
         """,
         "data race: asynchronously reads shared offset 512, which warp 1 wrote without",
     ),
-    "of what nobody has written": _kernel(
+    "of what nobody has written": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0;
         @lead {SAVE} [q], [tile<<=>+1024>>], 1024; // here
@@ -499,7 +252,7 @@ STORES = {
         """,
         "asynchronous read at shared offset 1024, where nothing was written",
     ),
-    "written over before the wait": _kernel(
+    "written over before the wait": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} <<{SAVED} => >>
         bar.sync 0;
@@ -508,7 +261,7 @@ STORES = {
         """,
         "writes shared offset 0, which an asynchronous instruction still reads",
     ),
-    "waited for by another thread": _kernel(
+    "waited for by another thread": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
         <<{SAVED} => @!lead {SAVED}>> bar.sync 0;
@@ -517,7 +270,7 @@ STORES = {
         """,
         "writes shared offset 0, which an asynchronous instruction still reads",
     ),
-    "waited for without a barrier": _kernel(
+    "waited for without a barrier": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} {SAVED}
         <<bar.sync 0; => >>
@@ -526,7 +279,7 @@ STORES = {
         "data race: writes shared offset 512, which warp 0 read",
         (1, 0),
     ),
-    "wait for too few groups": _kernel(
+    "wait for too few groups": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED}
         cp.async.bulk.wait_group.read <<0 => 1>>; bar.sync 0;
@@ -535,7 +288,7 @@ STORES = {
         """,
         "writes shared offset 0, which an asynchronous instruction still reads",
     ),
-    "not committed": _kernel(
+    "not committed": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; <<{COMMITTED} => >> {SAVED}
         bar.sync 0;
@@ -543,28 +296,28 @@ STORES = {
         """,
         "writes shared offset 0, which an asynchronous instruction still reads",
     ),
-    "an exit before it was read": _kernel(
+    "an exit before it was read": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q], [tile], 1024; {COMMITTED} <<{SAVED} => >>
         ret; // here
         """,
         "cp.async.bulk.wait_group.read is missing",
     ),
-    "past the array": _kernel(
+    "past the array": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [q+<<3072 => 3088>>], [tile], 1024; {COMMITTED}
         cp.async.bulk.wait_group 0; // here
         """,
         "write of 16 bytes .* 16 bytes past the end",
     ),
-    "to what is read-only": _kernel(
+    "to what is read-only": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {SAVE} [<<q => p>>], [tile], 1024; {COMMITTED}
         cp.async.bulk.wait_group 0; // here
         """,
         "is read-only",
     ),
-    "combined with what is read-only": _kernel(
+    "combined with what is read-only": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0;
         @lead cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [<<q => p>>], [tile], 16;
@@ -654,7 +407,7 @@ BOXES = {
         """,
         "a map of 2 axes in a copy of 1",
     ),
-    "stored without a fence": _kernel(
+    "stored without a fence": kernel(
         f"""
         {PUT} <<{PROXY} => >> bar.sync 0;
         @lead {_BACK} [back, {{0, 0}}], [tile]; // here
@@ -662,7 +415,7 @@ BOXES = {
         """,
         "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
     ),
-    "written over while it is stored": _kernel(
+    "written over while it is stored": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {_BACK} [back, {{0, 0}}], [tile]; {COMMITTED}
         <<{SAVED} => >> bar.sync 0;
@@ -671,7 +424,7 @@ BOXES = {
         """,
         "writes shared offset 0, which an asynchronous instruction still reads",
     ),
-    "stored to what is read-only": _kernel(
+    "stored to what is read-only": kernel(
         f"""
         {PUT} {PROXY} bar.sync 0; @lead {_BACK} [<<back => map>>, {{0, 0}}], [tile]; {COMMITTED}
         cp.async.bulk.wait_group 0; // here
