@@ -65,7 +65,6 @@ class AsyncCopies:
         mbarriers: Mbarriers,
         copies: Copies,
     ) -> None:
-        self._shape = shape
         self._shared, self._causality = shared, causality
         self._mbarriers, self._copies = mbarriers, copies
         self._group = np.zeros(shape, np.int64)
@@ -95,7 +94,7 @@ class AsyncCopies:
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
-        warps = np.broadcast_to(np.arange(self._shape[1]), self._shape)[lanes]
+        warps = self._causality.warp_of_lane[lanes]
         known = self._causality.release(warps)
         self._under_way.append(_Arrival(slots[lanes], known, lanes.copy(), self._copies.issued))
 
@@ -139,7 +138,7 @@ class AsyncCopies:
                     warps = np.full(each.reads.shape, each.warp)
                     self._shared.end_async_read(each.reads, warps)
                 count = np.array([16 * each.units.size])
-                self._mbarriers.deliver(slots[:1], count, self._of_warp(each.warp))
+                self._mbarriers.deliver(slots[:1], count, self._causality.lanes_of_warp(each.warp))
             else:
                 places, times = self._mbarriers.knowledge(each.slots)
                 self._copies.land(self._shared, each.lanes, places, times, each.issued)
@@ -156,19 +155,19 @@ class AsyncCopies:
             if self._of_blocks(each.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy to its shared memory is under way",
-                    self._of_warp(each.warp),
+                    self._causality.lanes_of_warp(each.warp),
                 )
             if each.reads is not None and self._of_blocks(each.reads, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory",
-                    self._of_warp(each.warp),
+                    self._causality.lanes_of_warp(each.warp),
                 )
         for store in self._stores:
             if store.reads and self._of_blocks(store.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory: "
                     "cp.async.bulk.wait_group.read is missing",
-                    self._of_warp(store.thread[1]),
+                    self._causality.lanes_of_warp(store.thread[1]),
                 )
 
     def finish(self) -> None:
@@ -184,8 +183,3 @@ class AsyncCopies:
     def _of_blocks(self, units: AnyArray, blocks: AnyArray) -> bool:
         """Whether the units, which are of one block, are of one of the marked ones."""
         return bool(blocks[self._shared.block_of(int(units[0]), 16)])
-
-    def _of_warp(self, warp: int) -> AnyArray:
-        lanes = np.zeros(self._shape, np.bool_)
-        lanes[:, warp] = True
-        return lanes

@@ -48,7 +48,8 @@ class Causality:
         self._warps = cluster * self._warps_in_block
         self._cluster = cluster
         self._lanes = LaneRaces(blocks, stride, warp_in_block.size)
-        self._everywhere = np.tile(np.arange(warp_in_block.size), (32, 1))
+        self.warp_of_lane = np.tile(np.arange(warp_in_block.size), (32, 1))
+        """The number of each lane's warp, (32, warps)."""
         words = max(blocks * stride // _WORD, 4)
         self._writer = np.zeros(words, np.int16)
         """Place in the clocks; `_written` is 0 where there is none."""
@@ -255,8 +256,8 @@ class Causality:
     def _words(self, indices: AnyArray, size: int, mask: Mask) -> tuple[AnyArray, AnyArray]:
         """Flat indices of words, and the warp of each."""
         if mask is None:
-            return _spread(indices.ravel(), size, self._everywhere.ravel())
-        return _spread(indices[mask], size, self._everywhere[mask])
+            return _spread(indices.ravel(), size, self.warp_of_lane.ravel())
+        return _spread(indices[mask], size, self.warp_of_lane[mask])
 
     def _check_written(
         self, does: str, words: AnyArray, warps: AnyArray, indices: AnyArray, size: int, mask: Mask
@@ -285,18 +286,18 @@ class Causality:
         unknown = self._written[words] > self._clocks[warps, self._writer[words]]
         if unknown.any():
             word = int(words[unknown][0])
-            lanes = self._lanes_of_warp(int(warps[unknown][0]))
+            lanes = self.lanes_of_warp(int(warps[unknown][0]))
             raise self._race(f"asynchronously {does}", word, f"{self._name(word)} wrote", lanes)
 
     def _check_flat_read(self, words: AnyArray, warps: AnyArray) -> None:
         if (busy := self._async_reads[words] > 0).any():
-            lanes = self._lanes_of_warp(int(warps[busy][0]))
+            lanes = self.lanes_of_warp(int(warps[busy][0]))
             raise self._still_read("asynchronously writes", int(words[busy][0]), lanes)
         unknown = self._read[words] > self._clocks[warps, : self._warps]
         if unknown.any():
             some = np.asarray(unknown.any(axis=1))
             reader = int(unknown[some][0].argmax())
-            lanes = self._lanes_of_warp(int(warps[some][0]))
+            lanes = self.lanes_of_warp(int(warps[some][0]))
             word = int(words[some][0])
             raise self._race(
                 "asynchronously writes", word, f"{self._warp_name(reader)} read", lanes
@@ -308,7 +309,7 @@ class Causality:
             raise Fault(
                 f"asynchronously {does} shared offset {offset}, which was written by ordinary "
                 "instructions, without a fence.proxy.async between",
-                self._lanes_of_warp(int(warps[bare][0])),
+                self.lanes_of_warp(int(warps[bare][0])),
             )
 
     def _name(self, word: int) -> str:
@@ -346,8 +347,8 @@ class Causality:
             lanes[mask] = each
         return lanes
 
-    def _lanes_of_warp(self, warp: int) -> AnyArray:
-        lanes: AnyArray = self._everywhere == warp
+    def lanes_of_warp(self, warp: int) -> AnyArray:
+        lanes: AnyArray = self.warp_of_lane == warp
         return lanes
 
 

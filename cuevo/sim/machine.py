@@ -85,7 +85,6 @@ class Machine:
         self.blocks = blocks
         self.warps = blocks * geometry.warps
         self.shape = (LANES, self.warps)
-        self.warp_of_lane = np.tile(np.arange(self.warps), (LANES, 1))
         self.block_of_warp = np.arange(self.warps) // geometry.warps
         self.warp_in_block = np.arange(self.warps) % geometry.warps
         self._registers: dict[int, AnyArray] = {}
@@ -183,7 +182,7 @@ class Machine:
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
         if self.asynchronous and not by_engine:
-            self.causality.visit(blocks[lanes], self.warp_of_lane[lanes])
+            self.causality.visit(blocks[lanes], self.causality.warp_of_lane[lanes])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
         """The block of each of the lanes must not have exited."""

@@ -40,7 +40,7 @@ class Mbarriers:
     def __init__(self, shared: SharedMemory, causality: Causality, flow: Flow) -> None:
         self._shared, self._causality, self._flow = shared, causality, flow
         self._shape = flow.alive.shape
-        self._warps = np.tile(np.arange(self._shape[1]), (32, 1))
+        self._warps = causality.warp_of_lane
         self.progress = 0
         """Phases that were completed: whoever waits in vain can see whether anything goes on."""
         self.reset()

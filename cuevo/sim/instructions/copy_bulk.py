@@ -135,7 +135,7 @@ def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
         indices = places(mask)
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
-        machine.causality.check_told(indices[lanes], BYTES, machine.warp_of_lane[lanes])
+        machine.causality.check_told(indices[lanes], BYTES, machine.causality.warp_of_lane[lanes])
         return found
 
     return slots
