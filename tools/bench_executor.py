@@ -25,6 +25,7 @@ import numpy as np
 
 from cuevo import attention
 from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.sim.compiled import compiled_sums
 from machine import circumstances
 from report import print_rows
 from workloads import Workload, select
@@ -94,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append((name, f"{seconds:.3f}", f"{32e-6 * executions / seconds:.1f}"))
     facts = circumstances()
     print(f"{platform.machine()}, {facts['date']}  {facts['command']}")
-    print(f"python {platform.python_version()}  numpy {np.__version__}")
+    sums = "compiled by Numba" if compiled_sums() else "by NumPy"
+    print(f"python {platform.python_version()}  numpy {np.__version__}  sums {sums}")
     print(f"\nattention {workload}, {32e-6 * executions:.2f} million thread-instructions\n")
     print_rows(("", "s", "M/s"), rows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

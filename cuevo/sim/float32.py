@@ -74,18 +74,27 @@ def round_sum(large: AnyArray, small: AnyArray, out: AnyArray) -> None:
     middle = total.view(np.uint64) & np.uint64(0x1FFFFFFF)
     doubtful = (middle == np.uint64(0x10000000)) | (np.abs(out) <= TINY)
     if np.count_nonzero(doubtful):
-        doubtful = doubtful & (total != 0)
-        a = np.broadcast_to(large, out.shape)[doubtful]
-        b = np.broadcast_to(small, out.shape)[doubtful]
-        out[doubtful] = sum_to_odd(a, b).astype(np.float32)
+        where = np.flatnonzero(doubtful)
+        sums, errors = _sum_and_error(
+            *(np.broadcast_to(each, out.shape).take(where) for each in (large, small))
+        )
+        if np.count_nonzero(errors):
+            np.put(out, where, _odd(sums, errors).astype(np.float32))
 
 
 def sum_to_odd(a: AnyArray, b: AnyArray) -> AnyArray:
     """a + b in float64; an inexact sum gets an odd last bit: a further rounding is right."""
+    return _odd(*_sum_and_error(a, b))
+
+
+def _sum_and_error(a: AnyArray, b: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The rounded sum, and by how much the exact one is more: Knuth's two-sum."""
     total = a + b
-    # Knuth's two-sum: the exact error of the addition.
     b_part = total - a
-    error = (a - (total - b_part)) + (b - b_part)
+    return total, (a - (total - b_part)) + (b - b_part)
+
+
+def _odd(total: AnyArray, error: AnyArray) -> AnyArray:
     bits = total.view(np.int64).copy()
     inexact = (error != 0) & np.isfinite(total) & np.isfinite(error) & (bits & 1 == 0)
     # Toward the exact value: away from zero if the error has the sign of the sum.

@@ -20,6 +20,7 @@ import numpy as np
 
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.compiled import HIGHEST, LOWEST, NO_TERM, ZERO, compiled_sums
 
 __all__ = [
     *("BF16", "F16", "TF32", "Block", "block", "block_dot", "multiply_accumulate"),
@@ -31,19 +32,11 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 TF32 = np.dtype(np.float32)
 """As operands, float32 numbers are tf32: their low 13 bits are not looked at."""
 
-# Exponent of a zero: below every other, also after another exponent is added to it. Half of it
-# tells.
-_ZERO = -12000
-_NO_TERM = _ZERO // 2
 # What every block is aligned to at least.
 _SMALLEST = -133
 # Exponent of an infinity or a NaN among the operands.
 _NOT_FINITE = 4000
 _TF32_BITS = np.uint32(0xFFFFFFFF << 13 & 0xFFFFFFFF)
-# float32 holds scaled products exactly for largest exponents in this range: products that underflow
-# are far below the last bit kept, and 2^(F - e), 2^(e - F) are normal numbers. Results are normal
-# or on the subnormal grid.
-_LOWEST, _HIGHEST = -90, 120
 _MOST_AT_ONCE = 16384
 """Products; beyond, they would leave the first cache."""
 
@@ -90,7 +83,7 @@ def _exponents(bits: AnyArray, fraction: int, bias: int) -> AnyArray:
     field = (magnitude >> bits.dtype.type(fraction)).astype(np.int16, copy=False)
     # Subnormals keep the exponent of the smallest normal number, and a significand below 1.
     exponents: AnyArray = np.maximum(field, 1) - np.int16(bias)
-    np.copyto(exponents, _ZERO, where=magnitude == 0)
+    np.copyto(exponents, ZERO, where=magnitude == 0)
     if int(field.max()) == 2 * bias + 1:
         np.copyto(exponents, _NOT_FINITE, where=field == 2 * bias + 1)
     return exponents
@@ -160,8 +153,13 @@ def multiply_accumulate(
     fraction, bias = _FORMAT[dtype]
     if dtype == TF32:
         a, b = a & _TF32_BITS, b & _TF32_BITS
-    ea, eb = _exponents(a, fraction, bias), _exponents(b, fraction, bias)
     fa, fb = _values(a, dtype), _values(b, dtype)
+    if c.dtype == np.float32 and (sums := compiled_sums()) is not None:
+        x, y, z = (np.ascontiguousarray(each) for each in (fa, fb, c))
+        result = np.empty_like(z)
+        if sums(x, y, z, result, 1 - bias, arithmetic.fraction_bits, arithmetic.terms):
+            return result
+    ea, eb = _exponents(a, fraction, bias), _exponents(b, fraction, bias)
     finite = int(ea.max()) < _NOT_FINITE and int(eb.max()) < _NOT_FINITE
     depth = a.shape[1]
     for k in range(0, depth, arithmetic.terms):
@@ -187,14 +185,14 @@ def _one_block(
             np.add(ea[:, k, None], eb[None, k], out=exponent)
             np.maximum(largest, exponent, out=largest)
     low, high = int(largest.min()), int(largest.max())
-    if low < _NO_TERM:
+    if low < NO_TERM:
         # Nothing but zeros: any exponent gives the right result.
-        nothing = largest < _NO_TERM
+        nothing = largest < NO_TERM
         largest[nothing] = 0
         low, high = int(largest.min()), int(largest.max())
     if low < _SMALLEST:
         np.maximum(largest, _SMALLEST, out=largest)
-    if low < _LOWEST or high > _HIGHEST or c.dtype == F16:
+    if low < LOWEST or high > HIGHEST or c.dtype == F16:
         return _wide_sum(a, b, c, largest, fraction)
     return _narrow_sum(a, b, c, largest, fraction)
 
@@ -279,8 +277,8 @@ def _with_specials(
     finite = _one_block(
         np.where(a_special, 0, a),
         np.where(b_special, 0, b),
-        np.where(a_special, np.int16(_ZERO), ea),
-        np.where(b_special, np.int16(_ZERO), eb),
+        np.where(a_special, np.int16(ZERO), ea),
+        np.where(b_special, np.int16(ZERO), eb),
         np.where(c_special, c.dtype.type(0), c),
         fraction,
         True,

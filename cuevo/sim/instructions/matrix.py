@@ -77,14 +77,10 @@ def load(b: Binder, m: Modifiers) -> Step:
         used_mask = None if count == 4 and mask is None else used
         indices = machine.shared.indices(address(), 16, used_mask)
         loaded = machine.shared.load(indices, 16, used_mask)
+        # (row, element, warp)
+        matrices = loaded.view(np.uint16).reshape(-1, warps, 8).transpose(0, 2, 1)
         for i, d in enumerate(destinations):
-            # (row address, element, warp)
-            matrix = loaded[8 * i : 8 * i + 8].view(np.uint16).reshape(8, warps, 8)
-            matrix = matrix.transpose(0, 2, 1)
-            fragment = np.empty((32, warps, 2), np.uint16)
-            for h in range(2):
-                fragment[..., h] = matrix[layout.rows[:, 0, h], layout.columns[:, 0, h]]
-            bits = fragment.view(np.uint32)[..., 0]
+            (bits,) = registers_of(matrices[8 * i : 8 * i + 8], layout)
             np.copyto(d, bits, where=True if mask is None else mask)
 
     return step
@@ -104,13 +100,10 @@ def store(b: Binder, m: Modifiers) -> Step:
         used = rows if mask is None else rows & mask
         indices = machine.shared.indices(address(), 16, used)
         values = np.zeros(machine.shape, np.complex128)
+        matrices = values.view(np.uint16).reshape(-1, warps, 8).transpose(0, 2, 1)
         for i, source in enumerate(sources):
-            fragment = np.ascontiguousarray(np.broadcast_to(source, machine.shape))
-            halves = fragment.view(np.uint16).reshape(32, warps, 2)
-            matrix = values[8 * i : 8 * i + 8].view(np.uint16).reshape(8, warps, 8)
-            matrix = matrix.transpose(0, 2, 1)
-            for h in range(2):
-                matrix[layout.rows[:, 0, h], layout.columns[:, 0, h]] = halves[..., h]
+            register = np.broadcast_to(source, machine.shape)
+            matrices[8 * i : 8 * i + 8] = matrix_of([register], layout, np.dtype(np.uint16))
         machine.shared.store(indices, 16, values, used)
 
     return step
