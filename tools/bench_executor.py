@@ -18,6 +18,8 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import ml_dtypes
@@ -25,7 +27,6 @@ import numpy as np
 
 from cuevo import attention
 from cuevo.sim import LoadedKernel, SimExecutor
-from cuevo.sim.compiled import compiled_sums
 from machine import circumstances
 from report import print_rows
 from workloads import Workload, select
@@ -95,8 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows.append((name, f"{seconds:.3f}", f"{32e-6 * executions / seconds:.1f}"))
     facts = circumstances()
     print(f"{platform.machine()}, {facts['date']}  {facts['command']}")
-    sums = "compiled by Numba" if compiled_sums() else "by NumPy"
-    print(f"python {platform.python_version()}  numpy {np.__version__}  sums {sums}")
+    numba = version("numba") if find_spec("numba") else "none"
+    print(f"python {platform.python_version()}  numpy {np.__version__}  numba {numba}")
     print(f"\nattention {workload}, {32e-6 * executions:.2f} million thread-instructions\n")
     print_rows(("", "s", "M/s"), rows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -3,10 +3,12 @@ canonical NaN.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray
+from cuevo.sim.compiled import compiled_elementwise
 
 TINY = np.float32(2.0**-126)
 """The smallest normal number."""
@@ -105,7 +107,23 @@ def _odd(total: AnyArray, error: AnyArray) -> AnyArray:
 
 def fma(x: AnyArray, y: AnyArray, z: AnyArray, out: AnyArray) -> None:
     """x * y + z, rounded once. The product of two float32 is exact in float64."""
+    if (fused := compiled_elementwise(_fused, "float32(float32, float32, float32)")) is not None:
+        fused(x, y, z, out)
+        return
     round_sum(np.multiply(x, y, dtype=np.float64), z.astype(np.float64), out)
+
+
+def _fused(x: Any, y: Any, z: Any) -> Any:
+    """`fma` of numbers, to compile: the sum in float64 made odd, and rounded."""
+    product, addend = np.float64(x) * np.float64(y), np.float64(z)
+    total = product + addend
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    bits = np.float64(total).view(np.int64)
+    # An infinite sum has an error that is no number.
+    if error != 0 and error == error and bits & 1 == 0:
+        bits += 1 if (error > 0) == (total > 0) else -1
+    return np.float32(np.int64(bits).view(np.float64))
 
 
 def directed_sum(a: AnyArray, b: AnyArray, mode: str) -> AnyArray:

@@ -15,7 +15,7 @@ from cuevo.sim.aliases import AnyArray
 
 _WIDEST = 17
 """Bits of d at the most."""
-_BELOW = 15
+BELOW = 15
 """Bits of a sum that are cut off."""
 
 
@@ -38,7 +38,7 @@ class Parabolas:
     @cached_property
     def coefficients(self) -> tuple[AnyArray, AnyArray, AnyArray]:
         c0, c1, c2 = np.array(self.rows, np.int64).T
-        return (c0 << _BELOW - 2) + self.bias, c1.copy(), c2.copy()
+        return (c0 << BELOW - 2) + self.bias, c1.copy(), c2.copy()
 
     def __call__(self, fraction: AnyArray) -> AnyArray:
         """For fractions (int64) the results in whole steps."""
@@ -46,20 +46,20 @@ class Parabolas:
         place, d = fraction >> self.bits, fraction & ((1 << self.bits) - 1)
         total: AnyArray = c1.take(place)
         total *= d
-        square = _squares().take(d >> self.bits - _BELOW)
+        square = squares().take(d >> self.bits - BELOW)
         square *= c2.take(place)
         total += square
         total += c0.take(place)
-        total >>= _BELOW
+        total >>= BELOW
         return total
 
 
 @cache
-def _squares() -> AnyArray:
+def squares() -> AnyArray:
     """Of the first 15 bits of each d, of which alone the square has any, in steps of 2^-15."""
-    d = np.arange(1 << _BELOW, dtype=np.int64) << _WIDEST - _BELOW
+    d = np.arange(1 << BELOW, dtype=np.int64) << _WIDEST - BELOW
     bits = [d >> i & 1 for i in range(_WIDEST)]
-    dropped = 2 * _WIDEST - _BELOW
+    dropped = 2 * _WIDEST - BELOW
     found = np.zeros_like(d)
     for i in range(_WIDEST):
         for j in range(i, _WIDEST):

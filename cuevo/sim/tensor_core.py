@@ -20,7 +20,8 @@ import numpy as np
 
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
-from cuevo.sim.compiled import HIGHEST, LOWEST, NO_TERM, ZERO, compiled_sums
+from cuevo.sim.compiled import compiled
+from cuevo.sim.narrow_sums import HIGHEST, LOWEST, NO_TERM, ZERO, narrow_sums
 
 __all__ = [
     *("BF16", "F16", "TF32", "Block", "block", "block_dot", "multiply_accumulate"),
@@ -154,7 +155,7 @@ def multiply_accumulate(
     if dtype == TF32:
         a, b = a & _TF32_BITS, b & _TF32_BITS
     fa, fb = _values(a, dtype), _values(b, dtype)
-    if c.dtype == np.float32 and (sums := compiled_sums()) is not None:
+    if c.dtype == np.float32 and (sums := compiled(narrow_sums)) is not None:
         x, y, z = (np.ascontiguousarray(each) for each in (fa, fb, c))
         result = np.empty_like(z)
         if sums(x, y, z, result, 1 - bias, arithmetic.fraction_bits, arithmetic.terms):

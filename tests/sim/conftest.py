@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuevo.sim import LoadedKernel, Profile, SimExecutor
+from cuevo.sim import LoadedKernel, Profile, SimExecutor, exponential, float32, tensor_core
 
 Array = NDArray[Any]
 
@@ -42,6 +42,20 @@ class Buffer:
     @property
     def extent(self) -> tuple[int, int]:
         return self.pointer, self.pointer + self.array.nbytes
+
+
+@pytest.fixture(params=["compiled", "NumPy"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what Numba compiles, and without."""
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+        return
+    for module, name in (
+        (tensor_core, "compiled"),
+        (float32, "compiled_elementwise"),
+        (exponential, "compiled_elementwise"),
+    ):
+        monkeypatch.setattr(module, name, lambda *arguments: None)
 
 
 class Kernel(Protocol):

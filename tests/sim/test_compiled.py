@@ -1,4 +1,4 @@
-"""cuevo.sim.compiled: the same bits as NumPy; tests/sim/test_tensor_core.py has the arithmetic."""
+"""cuevo.sim.compiled: with Numba, without it, and with nowhere to keep what it makes."""
 
 import sys
 from types import SimpleNamespace
@@ -7,75 +7,56 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.sim import compiled, tensor_core
-from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
+from cuevo.sim.compiled import compiled, compiled_elementwise
 
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
+def doubled(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        target[i] = 2 * source[i]
+
+
+def halved(x: Any) -> Any:
+    return x / 2
+
+
+@pytest.fixture(autouse=True)
 def fresh() -> Any:
     """Whether Numba is there is asked once in a process."""
-    compiled.compiled_sums.cache_clear()
+    compiled.cache_clear()
+    compiled_elementwise.cache_clear()
     yield
-    compiled.compiled_sums.cache_clear()
+    compiled.cache_clear()
+    compiled_elementwise.cache_clear()
 
 
-@pytest.mark.parametrize("arch", [70, 80, 90])
-@pytest.mark.parametrize("dtype", [F16, BF16, TF32], ids=str)
-def test_many_warps(dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole tiles, with rows and columns of zeros, as at the edges of a matrix."""
+def test_loops_and_elements() -> None:
     pytest.importorskip("numba")
-    if dtype == TF32 and arch < 80:
-        pytest.skip("sm_70 has no tf32")
-    rng = np.random.default_rng(arch)
-
-    def patterns(*shape: int) -> Any:
-        numbers = (rng.normal(size=shape) * 2.0 ** rng.integers(-9, 9, shape)).astype(dtype)
-        return numbers.view(f"u{dtype.itemsize}")
-
-    a, b = patterns(16, 16, 70), patterns(16, 24, 70)
-    a[11:, :, ::2], b[:, 5:9], b[7:, :, 1::3] = 0, 0, 0
-    c = rng.normal(size=(16, 70, 24)).astype(np.float32).transpose(0, 2, 1)
-    c[:, :, 20:50] = 0
-    with np.errstate(all="ignore"):
-        found = multiply_accumulate(a, b, c, dtype, block(arch, dtype))
-        monkeypatch.setattr(tensor_core, "compiled_sums", lambda: None)
-        wanted = multiply_accumulate(a, b, c, dtype, block(arch, dtype))
-    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+    x, y = np.arange(5.0), np.zeros(5)
+    loop, ufunc = compiled(doubled), compiled_elementwise(halved, "float64(float64)")
+    assert loop is not None and ufunc is not None
+    loop(x, y)
+    assert y.tolist() == [0, 2, 4, 6, 8]
+    assert ufunc(y[:, None]).shape == (5, 1)
+    assert compiled(doubled) is loop
 
 
-def test_it_is_the_compiled_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What NumPy would do is not reached for ordinary numbers, and is for others."""
-    pytest.importorskip("numba")
-
-    def refuse(*arguments: object) -> None:
-        raise NotImplementedError
-
-    monkeypatch.setattr(tensor_core, "_one_block", refuse)
-    ones = np.ones((8, 8, 2), F16)
-    bits, sums = ones.view(np.uint16), ones.astype(np.float32)
-    assert (multiply_accumulate(bits, bits, sums, F16, block(80)) == 9).all()
-    for extreme in (np.inf, np.nan, 2.0**125, 2.0**-110):
-        sums[3, 5, 1] = extreme
-        a = bits if extreme > 1 or extreme != extreme else bits * 0
-        with pytest.raises(NotImplementedError):
-            multiply_accumulate(a, bits, sums, F16, block(80))
-
-
-def test_without_numba(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert compiled.compiled_sums() is None
+    assert compiled(doubled) is None
+    assert compiled_elementwise(halved, "float64(float64)") is None
 
 
-def test_with_nowhere_to_keep_it(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
-    def njit(*, cache: bool = False, error_model: str) -> Any:
+def test_nowhere_to_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiler(*signatures: object, cache: bool = False, **options: object) -> Any:
         def compile_(function: object) -> object:
             if cache:
-                raise RuntimeError("no locator available")
+                raise RuntimeError("cannot cache function: no locator available")
             return function
 
         return compile_
 
-    monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(njit=njit))
-    assert compiled.compiled_sums() is compiled._sums
+    monkeypatch.setitem(sys.modules, "numba", SimpleNamespace(njit=compiler, vectorize=compiler))
+    assert compiled(doubled) is doubled
+    assert compiled_elementwise(halved, "float64(float64)") is halved

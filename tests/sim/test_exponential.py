@@ -10,6 +10,7 @@ from cuevo.sim import exponential, halves
 
 pytestmark = [
     pytest.mark.unit,
+    pytest.mark.usefixtures("each_way"),
     pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning"),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 
 from cuevo.sim import float32
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("each_way")]
 
 F = Fraction
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.sim import tensor_core
 from cuevo.sim.tensor_core import (
     BF16,
     F16,
@@ -19,23 +18,13 @@ from cuevo.sim.tensor_core import (
     round_toward_zero,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("each_way")]
 
 ARCHITECTURES = (70, 75, 80, 90)
 WARPS = 2
 M, N, K = 16, 8, 16
 SUBNORMAL = {"float16": -14, "bfloat16": -126, "float32": -126}
 NAN = float("nan")
-
-
-@pytest.fixture(autouse=True, params=["compiled", "NumPy"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """All tests are run in both ways of adding up."""
-    if request.param == "NumPy":
-        monkeypatch.setattr(tensor_core, "compiled_sums", lambda: None)
-    else:
-        pytest.importorskip("numba")
-    return str(request.param)
 
 
 def exponent(x: float, lowest: int) -> int:
