@@ -120,6 +120,7 @@ def test_frameworks_are_imported_by_their_own_modules_only():
 
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
+    "sim/compiled.py": {"numba"},  # the extra "sim"
     "torch.py": {"torch"},
     "jax.py": {"jax"},
 }
