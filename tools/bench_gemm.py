@@ -4,11 +4,13 @@
     python3 tools/bench_gemm.py sizes --size 4096,4096,4096   the sizes given, both contenders
     python3 tools/bench_gemm.py sizes --config splits=1       also with changes of the configuration
     python3 tools/bench_gemm.py sustained                     large products, each contender alone
+    python3 tools/bench_gemm.py limit                         what mma.sync alone reaches
     python3 tools/bench_gemm.py stages                        2 to 6 stages of one tiling
     python3 tools/bench_gemm.py rmw                           c = a.b + c/2, c prefetched or not
     python3 tools/bench_gemm.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
-Contenders: cuBLAS; cuevo, by whatever kernel it takes; on Hopper also gemm_sm80, by mma.sync.
+Contenders: cuBLAS; cuevo, by whatever kernel it takes; on Hopper also gemm_sm80, by mma.sync;
+under `limit` the mma of gemm_sm80 alone, from registers (tools/mma_alone), which have no result.
 Columns: ms, median device time of a call by events, contenders taking turns on rotating inputs;
 TF/s, 2 M N K operations over it; x, the time over that of the first row; error, the norm of the
 difference to float64 over the norm, on a few rows; host us, host time of a repeated call.
@@ -41,6 +43,7 @@ from measure import (
     time_sustained,
     warm_up,
 )
+from mma_limit import FRAGMENTS, mma_alone, threads
 from report import ERROR_LIMIT, print_rows, progress
 
 REPEATS = 60
@@ -54,6 +57,8 @@ SIZES = (
     (8192, 8192, 8192),
 )
 SUSTAINED_SIZES = ((4096, 4096, 4096), (8192, 8192, 8192))
+LIMIT_SIZES = ((4096, 4096, 4096), (4224, 4096, 8192), (8192, 8192, 8192))
+MMA_ALONE = "mma.sync alone"
 STAGES_SIZE = (4096, 4096, 4096)
 STAGES_TILING = dict(
     block_m=128, block_n=256, block_k=32, warp_m=64, warp_n=64, min_blocks=1, max_k=0
@@ -72,7 +77,8 @@ class Row:
     teraflops: float
     ratio: float
     """Its time over that of the first contender of the size."""
-    relative_error: float
+    relative_error: float | None
+    """None for one that has no result."""
     host_microseconds: float
     configuration: str = ""
     load: dict[str, str] = field(default_factory=dict)
@@ -157,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for sets, calls, beta in PARTS[part](backend, arguments):
             alone = part == "sustained"
             rows, load = measure(backend, sets, calls, beta, arguments.repeats, alone=alone)
-            healthy &= all(row.relative_error <= ERROR_LIMIT for row in rows)
+            healthy &= all((row.relative_error or 0) <= ERROR_LIMIT for row in rows)
             print_size(part, rows, load)
             record[part].append({"under_load": load, "rows": [asdict(row) for row in rows]})
             if arguments.json:
@@ -201,6 +207,16 @@ def products(
         yield sets, calls, 0.0
 
 
+def limit(backend: Backend, arguments: argparse.Namespace) -> Any:
+    """Each large size: cuBLAS where torch is, gemm_sm80, and its mma alone."""
+    for sets, calls, beta in products(backend, arguments, LIMIT_SIZES):
+        calls.pop("cuevo", None)
+        fragments = backend.normal(FRAGMENTS, arguments.dtype, 0)
+        sums = backend.normal((threads(sets.size),), "fp32", 0)
+        calls[MMA_ALONE] = ([mma_alone(sets.size, arguments.dtype, fragments, sums)], "")
+        yield sets, calls, beta
+
+
 def rung_of_mma(backend: Backend, size: tuple[int, int, int], dtype: str) -> Any:
     """What gemm_sm80 would take, where the ladder has a higher rung."""
     from cuevo.architectures import architecture
@@ -235,6 +251,7 @@ def read_modify_write(backend: Backend, arguments: argparse.Namespace) -> Any:
 PARTS = {
     "sizes": sizes,
     "sustained": sustained,
+    "limit": limit,
     "stages": stages,
     "rmw": read_modify_write,
 }
@@ -282,7 +299,8 @@ def measure(
         progress(f"{sets.size}: {name}")
         expected = product + beta * backend.slices(sets.c[0], some, every)
         each[0]()
-        errors[name] = relative_error(backend.slices(sets.c[0], some, every), expected)
+        found = backend.slices(sets.c[0], some, every)
+        errors[name] = None if name == MMA_ALONE else relative_error(found, expected)
         entrants[name] = Entrant(each)
         warm_up(entrants[name], backend)
     readings: dict[str, ClockReading] = {}
@@ -320,7 +338,7 @@ def print_size(part: str, rows: Sequence[Row], load: dict[str, str]) -> None:
                 f"{row.milliseconds.median:.4f}",
                 f"{row.teraflops:.1f}",
                 f"{row.ratio:.3f}",
-                f"{row.relative_error:.1e}",
+                "" if row.relative_error is None else f"{row.relative_error:.1e}",
                 f"{row.host_microseconds:.1f}",
             )
             for row in rows
