@@ -74,6 +74,8 @@ def try_out(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
         if not distance <= limit:
             message = f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
             findings.append(Finding("error", "", message))
+    if place.watched:
+        findings += _fusible(place.watched)
     profile = place.watched.profile if place.watched and pairs else None
     if profile:
         findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile)]
@@ -109,6 +111,20 @@ def _distance(found: Array, expected: Array) -> float:
     norm = float(np.linalg.norm(expected))
     difference = float(np.linalg.norm(wide - expected))
     return difference / norm if norm else difference
+
+
+def _fusible(kernel: LoadedKernel) -> list[Finding]:
+    """A warning for each line with products that an assembler may fuse with sums of another."""
+    by_lines = {(each.origin, each.sum_origin): each for each in kernel.contractions}
+    return [
+        Finding(
+            "warning",
+            each.origin,
+            f"{each.opcode} and the {each.sum_opcode} of {each.sum_origin} may become one fma, "
+            "with other bits: write .rn, or the fma",
+        )
+        for each in by_lines.values()
+    ]
 
 
 def _scattered(profile: Profile) -> list[Finding]:

@@ -1,5 +1,6 @@
 """A GPU of sm_90 and the CPU executor that stands for it: the same bits of attention, forward and
-backward. (Products are compared in `test_gemm_on_device`.)
+backward, by the rung that is chosen there and by the lower ones. (Products are compared in
+`test_gemm_on_device`.)
 
 What is approximate on the way, ex2 and the reciprocal, is modelled; of the logarithm, which the
 log-sum-exp alone has, that is not so.
@@ -12,7 +13,7 @@ import attention_cases
 import numpy as np
 import pytest
 from attention_cases import Case
-from attention_sweep import CASES, name
+from attention_sweep import CASES, in_half_precision, name
 from backward_calls import arguments, named
 from backward_cases import BackwardCase
 from backward_sweep import CASES as BACKWARD
@@ -21,6 +22,7 @@ from guarded import assert_same_bytes
 
 import cuevo
 from cuevo.driver import DriverExecutor
+from cuevo.ladder import ENVIRONMENT
 from cuevo.placement import architecture_of
 from cuevo.sim import SimExecutor
 
@@ -39,8 +41,7 @@ def twin(executor: DriverExecutor) -> SimExecutor:
     return SimExecutor(arch.name)
 
 
-@pytest.mark.parametrize("case", CASES[::6], ids=name)
-def test_forward(twin: SimExecutor, case: Case) -> None:
+def check_forward(twin: SimExecutor, case: Case) -> None:
     arrays = {key: x.array for key, x in attention_cases.make(case).items()}
     call: Mapping[str, Any] = dict(**arrays, scale=case.scale, return_lse=True)
     out, lse = cuevo.attention(**call, device="cuda:0")
@@ -49,8 +50,7 @@ def test_forward(twin: SimExecutor, case: Case) -> None:
     np.testing.assert_allclose(lse, expected_lse, rtol=LOGARITHM, atol=LOGARITHM)
 
 
-@pytest.mark.parametrize("case", BACKWARD[::8], ids=backward_name)
-def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
+def check_backward(twin: SimExecutor, case: BackwardCase) -> None:
     _, call = arguments(case)
     call["grads"] = tuple(call["grads"])
     found = named(cuevo.attention_backward(**call | {"device": "cuda:0"}))
@@ -59,3 +59,34 @@ def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
         assert (x is None) == (found[key] is None)
         if x is not None:
             assert_same_bytes(case, key, found[key], x)
+
+
+@pytest.mark.parametrize("case", CASES[::6], ids=name)
+def test_forward(twin: SimExecutor, case: Case) -> None:
+    check_forward(twin, case)
+
+
+@pytest.mark.parametrize("case", BACKWARD[::8], ids=backward_name)
+def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
+    check_backward(twin, case)
+
+
+LOWER = pytest.mark.parametrize("rung", ["sm_75", "sm_70"])
+
+
+@LOWER
+@pytest.mark.parametrize("case", CASES[3::12], ids=name)
+def test_forward_of_lower_rungs(
+    twin: SimExecutor, case: Case, rung: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, rung)
+    check_forward(twin, in_half_precision(case))
+
+
+@LOWER
+@pytest.mark.parametrize("case", BACKWARD[3::20], ids=backward_name)
+def test_backward_of_lower_rungs(
+    twin: SimExecutor, case: BackwardCase, rung: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, rung)
+    check_backward(twin, in_half_precision(case))

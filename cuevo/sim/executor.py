@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from cuevo.architectures import architecture
-from cuevo.sim.faults import KernelText, Origin, PtxError, error_at
+from cuevo.sim.contraction import Contraction
+from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
 from cuevo.sim.global_memory import Buffer, GlobalMemory, ModuleMemory
 from cuevo.sim.instructions.levels import Level, declared, loadable
 from cuevo.sim.machine import Geometry, Machine, shared_layout
@@ -161,6 +162,17 @@ class LoadedKernel:
     def profile(self) -> Profile | None:
         """What the last launch did; None unless the executor was made with ``profile=True``."""
         return None if self._counters is None else self._counters.profile(self.kernel)
+
+    @property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """What an assembler may fuse, so that a GPU's bits may differ from those here."""
+
+        def stated(index: int) -> tuple[str, str]:
+            instruction = self._program.operations[index].instruction
+            return place(self.kernel, instruction.line), instruction.opcode
+
+        pairs = ((*stated(x), *stated(y)) for x, y in self._program.contractions())
+        return tuple(Contraction(*pair) for pair in pairs)
 
     def launch(
         self,

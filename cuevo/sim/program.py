@@ -9,6 +9,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.binder import Binder
+from cuevo.sim.contraction import contractions
 from cuevo.sim.faults import Fault, PtxError
 from cuevo.sim.instructions.levels import Level
 from cuevo.sim.instructions.table import Form, Modifiers, find
@@ -31,6 +32,14 @@ class Operation:
     """Those of a wgmma."""
     suspects: tuple[int, ...] = ()
     """Registers that it reads and that may not have been written."""
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+    @property
+    def guarded(self) -> bool:
+        return self.instruction.guard is not None
 
 
 class Program:
@@ -55,6 +64,11 @@ class Program:
         self._returns = self._find_returns()
         self.tracked = self._find_suspects() if checks else frozenset()
         self._kept = frozenset[int]().union(*(each.keeps for each in self.operations))
+
+    def contractions(self) -> list[tuple[int, int]]:
+        """Products, and the sums that an assembler may fuse them with."""
+        following = [self._successors(index) for index in range(len(self.operations))]
+        return sorted(contractions(self.operations, following))
 
     def end_of_run(self, start: int) -> int:
         """One past the last instruction of the straight run that begins at `start`."""
