@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sim.broken.originals import Launch, original
-from sim.instructions.statements import DECLARATIONS, statement
+from sim.instructions.statements import DECLARATIONS, WIDE, statement
 from sim.instructions.test_table_assembled import sample
 
 from cuevo.arrays import view
@@ -143,7 +143,7 @@ def random_kernel(rng: random.Random) -> str:
     """Registers with something in them, then statements, branches both ways and barriers. Half of
     the addresses lie in the buffer, most others in shared memory.
     """
-    lines = [HEAD + DECLARATIONS.replace(".param .align 16 .b8 given[64];", "")]
+    lines = [HEAD + WIDE + DECLARATIONS.replace(".param .align 16 .b8 given[64];", "")]
     lines.append("mov.u32 lane, %tid.x;")
     for i in range(20):
         lines += [
@@ -152,6 +152,7 @@ def random_kernel(rng: random.Random) -> str:
             f"mov.b32 f{i}, r{i};",
             f"cvt.u64.u32 d{i}, r{i};",
             f"mov.b64 g{i}, d{i};",
+            f"mov.b128 x{i}, {{d{i}, d{i}}};",
         ]
         if i < 10:
             lines.append(f"setp.lt.u32 p{i}, lane, {rng.randrange(THREADS)};")

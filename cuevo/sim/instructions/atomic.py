@@ -49,8 +49,15 @@ def _halves(name: str, op: str) -> Function:
     return combine
 
 
+def _swap_bits(found: Any, expected: Any, value: Any) -> Any:
+    """cas.b128: what holds 16 bytes compares them as numbers."""
+    return value if found.tobytes() == expected.tobytes() else found
+
+
 def _function(m: Modifiers, scalar: ScalarType) -> Function:
     name = m["type"].removesuffix("x2")
+    if (m["op"], name) == ("cas", "b128"):
+        return _swap_bits
     return _halves(name, m["op"]) if name in ("f16", "bf16") else _FUNCTIONS[m["op"]]
 
 
