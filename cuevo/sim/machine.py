@@ -336,7 +336,7 @@ class Machine:
 
 _ASYNCHRONOUS = (
     "mbarrier", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma",
-    "fence.proxy.async", "mapa", "barrier.cluster",
+    "fence.proxy.async", "mapa", "barrier.cluster", "st.async", "red.async",
 )  # fmt: skip
 
 

@@ -179,7 +179,10 @@ def test_kernels_of_random_instructions(seed: int) -> None:
 
 
 _SMALL = (0, 0, 0, 1, 1, 2, 16, 16, 32, 64, 128, 1024)
-_FAMILIES = (r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma")
+_FAMILIES = (
+    *(r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma"),
+    r"^(st|red)\.async",
+)
 _BARRIERS = (*("bars", "bars+8", "bars+16", "r78") * 4, "bars+24", "bars+4")
 _TILES = (
     *("tile", "tile+1024", "tile+2048", "r79") * 4,
@@ -197,7 +200,8 @@ def addressed(rng: random.Random, text: str) -> str:
     spaces = re.findall("shared|global", opcode)
 
     def address(_: object) -> str:
-        space = spaces.pop(0) if spaces else "bars" if "bulk" in opcode else ""
+        counted = re.search(r"bulk|^(st|red)\.async\S*shared", opcode)
+        space = spaces.pop(0) if spaces else "bars" if counted else ""
         if "tensor" in opcode and space in ("", "global"):
             return f"[{rng.choice(('d16',) * 9 + ('d17',))}"
         if "mbarrier." in opcode and "bulk" not in opcode:

@@ -71,6 +71,16 @@ def combining(op: str, name: str) -> tuple[Callable[[AnyArray, AnyArray], AnyArr
     return function, scalar
 
 
+def combine_in_turn(op: str, memory: AnyArray, places: AnyArray, values: AnyArray) -> None:
+    """Each of `values` is combined with the integer at its place, one after the other."""
+    function = _FUNCTIONS[op]
+    if isinstance(function, np.ufunc):
+        function.at(memory, places, values)
+        return
+    for place, value in zip(places, values, strict=True):
+        memory[place] = function(memory[place], value)
+
+
 def _flushing_sum(found: Any, value: Any) -> Any:
     """add.f32 on global memory: subnormals are zeros, also as results."""
     x, y = (np.atleast_1d(np.asarray(each, np.float32)) for each in (found, value))

@@ -16,6 +16,7 @@ LEFT_OUT = {
     "address": "addresses are those of one launch",
     "load": "moves memory",
     "store": "moves memory",
+    "store_async": "moves memory",
     "cache": "hints to caches",
     "atomic": "the order of threads decides",
     "copy_async": "moves memory",
