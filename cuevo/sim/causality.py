@@ -109,7 +109,7 @@ class Causality:
         if not warps.size:
             return
         join(self._clocks, warps, known)
-        self._lanes.barrier(np.unique(self._block_of_warp[warps]))
+        self._order_lanes(warps)
 
     def barrier(
         self,
@@ -130,9 +130,19 @@ class Causality:
         self.acquire(go, known[self._block_of_warp[go]])
 
     def warp_barrier(self, mask: Mask) -> None:
-        """Orders the lanes of each warp in `mask`, and to be simple those of its block's others."""
-        blocks = None if mask is None else np.unique(self._block_of_warp[mask.any(axis=0)])
-        self._lanes.barrier(blocks)
+        """Orders the lanes of each warp in `mask`."""
+        if mask is None:
+            self._lanes.barrier(None)
+        else:
+            self._order_lanes(np.flatnonzero(mask.any(axis=0)))
+
+    def _order_lanes(self, warps: AnyArray) -> None:
+        """What was done before in any block's memory, by lanes of `warps` and to be simple by those
+        of their clusters' others, is ordered before what comes.
+        """
+        clusters = np.unique(self._block_of_warp[warps] // self._cluster)
+        blocks = clusters[:, None] * self._cluster + np.arange(self._cluster)
+        self._lanes.barrier(blocks.ravel())
 
     # -- Accesses of threads ----------------------------------------------------------------------
 

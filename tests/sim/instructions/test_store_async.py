@@ -152,6 +152,21 @@ def test_one_phase_after_the_other() -> None:
     assert np.array_equal(out, 5 * OTHERS + 10)
 
 
+def test_other_lanes_than_stored_have_read() -> None:
+    """One block makes, the other takes: the maker hears of that in its own block only."""
+    out = run(f"""
+    @first mbarrier.init.shared.b64 [m], 1; @first mbarrier.init.shared.b64 [m+8], 64;
+    fence.mbarrier_init.release.cluster; {SYNC} mov.u32 y, 0; mov.u32 z, 0; @lead bra MAKE;
+    TAKE: @first mbarrier.arrive.expect_tx.shared.b64 _, [m], 256; and.b32 w, z, 1;
+    {wait("m", "w")} xor.b32 w, t, 1; mad.lo.u32 own, w, 16, base; ld.shared.b32 w, [own];
+    add.u32 y, y, w; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [away+8];
+    add.u32 z, z, 1; setp.lt.u32 done, z, 5; @done bra TAKE; bra END;
+    MAKE: add.u32 w, x, z; {STORE}.b32 [there], w, [away]; and.b32 w, z, 1; {wait("m+8", "w", "E")}
+    add.u32 z, z, 1; setp.lt.u32 done, z, 5; @done bra MAKE;
+    END: mov.u32 x, y; {SYNC} {OUT}""")
+    assert np.array_equal(out[1::2], [5 * (np.arange(64) ^ 1) + 10] * 2)
+
+
 def test_a_fence_is_for_other_proxies_only() -> None:
     """The copy engine reads what st.async has brought after a fence.proxy.async; st.async goes
     where threads have written without one.
