@@ -1,4 +1,4 @@
-"""Bulk copies and other work that asynchronous units do for a chunk of blocks.
+"""Bulk copies, asynchronous stores and other work that is done later for a chunk of blocks.
 
 What is told to an asynchronous unit is done as late as the PTX ISA allows: when no lane can go on
 without it, or when it is waited for. Global memory is read when a copy is issued, and shared memory
@@ -54,6 +54,17 @@ class _Store:
     """Whether it still counts as reading shared memory."""
 
 
+@dataclass
+class _Put:
+    """Stores of lanes to shared memory, which mbarriers count; flat."""
+
+    indices: AnyArray
+    size: int
+    slots: AnyArray
+    lanes: AnyArray
+    land: Callable[[AnyArray, AnyArray], None]
+
+
 class AsyncCopies:
     """What is under way; `shape` is (32, warps)."""
 
@@ -68,7 +79,7 @@ class AsyncCopies:
         self._shared, self._causality = shared, causality
         self._mbarriers, self._copies = mbarriers, copies
         self._group = np.zeros(shape, np.int64)
-        self._under_way: list[_Load | _Arrival] = []
+        self._under_way: list[_Load | _Arrival | _Put] = []
         self._stores: list[_Store] = []
 
     def reset(self) -> None:
@@ -91,6 +102,19 @@ class AsyncCopies:
         """
         self._shared.begin_bulk_write(units, np.full(units.shape, warp))
         self._under_way.append(_Load(units, values, slot, warp, reads))
+
+    def put(
+        self,
+        indices: AnyArray,
+        size: int,
+        slots: AnyArray,
+        lanes: AnyArray,
+        land: Callable[[AnyArray, AnyArray], None],
+    ) -> None:
+        """The marked lanes store to flat units of `size` bytes, warp by warp. When that comes,
+        `land` gets place and time of the write for each unit, and the mbarriers `slots` count it.
+        """
+        self._under_way.append(_Put(indices, size, slots, lanes.copy(), land))
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
@@ -139,6 +163,10 @@ class AsyncCopies:
                     self._shared.end_async_read(each.reads, warps)
                 count = np.array([16 * each.units.size])
                 self._mbarriers.deliver(slots[:1], count, self._causality.lanes_of_warp(each.warp))
+            elif isinstance(each, _Put):
+                each.land(*self._mbarriers.knowledge(each.slots))
+                count = np.full(each.slots.shape, each.size)
+                self._mbarriers.deliver(each.slots, count, each.lanes)
             else:
                 places, times = self._mbarriers.knowledge(each.slots)
                 self._copies.land(self._shared, each.lanes, places, times, each.issued)
@@ -150,6 +178,8 @@ class AsyncCopies:
         it.
         """
         for each in self._under_way:
+            if isinstance(each, _Put):
+                self._check_put(each, blocks)
             if not isinstance(each, _Load):
                 continue
             if self._of_blocks(each.units, blocks):
@@ -169,6 +199,16 @@ class AsyncCopies:
                     "cp.async.bulk.wait_group.read is missing",
                     self._causality.lanes_of_warp(store.thread[1]),
                 )
+
+    def _check_put(self, put: _Put, blocks: AnyArray) -> None:
+        there = blocks[put.indices * put.size // self._shared.stride]
+        if there.any():
+            lanes = np.zeros_like(put.lanes)
+            lanes.T[put.lanes.T] = there
+            raise Fault(
+                "the block exits while an asynchronous store to its shared memory is under way",
+                lanes,
+            )
 
     def finish(self) -> None:
         """All threads have exited: what was stored gets to global memory."""

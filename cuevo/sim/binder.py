@@ -82,7 +82,7 @@ class Binder:
                 return _integer(value, scalar)
             case FloatOperand():
                 return self._float(operand, scalar)
-            case SymbolOperand(variable, offset):
+            case SymbolOperand(variable, offset) if scalar.bits <= 64:
                 address = self.machine.address_of(variable) + offset
                 if variable.space == ".shared" and self.machine.shared.cluster > 1:
                     whole = np.broadcast_to(
@@ -229,7 +229,9 @@ class Binder:
     def _check_type(self, declared: ScalarType, wanted: ScalarType, name: str, wider: bool) -> None:
         if wanted.agrees_with(declared):
             return
-        if wider and declared.bits > wanted.bits and declared.kind != "p" and wanted.kind != "p":
+        # ptxas extends to 128 bits, too; the ISA does not say with what.
+        wider = wider and wanted.bits < declared.bits <= 64
+        if wider and declared.kind != "p" and wanted.kind != "p":
             return
         raise self.refusal(
             f"{name} is declared .{declared.name}; {self.instruction.opcode} needs "
@@ -265,5 +267,5 @@ def is_constant(source: AnyArray) -> bool:
 def _integer(value: int, scalar: ScalarType) -> AnyArray:
     if scalar.kind == "p":
         return np.array([[bool(value)]])
-    unsigned = np.array([[value & (2**scalar.bits - 1)]], f"u{scalar.bits // 8}")
-    return unsigned.view(scalar.dtype)
+    pattern = (value & (2**scalar.bits - 1)).to_bytes(scalar.bits // 8, "little")
+    return np.frombuffer(pattern, scalar.dtype).reshape(1, 1)

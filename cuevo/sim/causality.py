@@ -13,15 +13,21 @@ For every word of 4 bytes there are its last writer, with the time, and the last
 read it. Accesses of less than a word leave no mark. What asynchronous units read is counted in
 `begin_async_read` and belongs to them until `end_async_read`.
 
+Atomics race with ordinary accesses before them. Asynchronous ones, which come later, also race with
+those after them (`Reductions`).
+
 Asynchronous units see memory through a proxy of their own: what ordinary instructions have written
 is for them only after a ``fence.proxy.async``, by the writer or by somebody who knows of the write.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
 from cuevo.sim.lane_races import LaneRaces
+from cuevo.sim.reductions import Reductions
 
 _WORD = 4
 
@@ -57,6 +63,7 @@ class Causality:
         self._read = np.zeros((words, self._warps), np.int32)
         self._async_reads = np.zeros(words, np.int16)
         self._unfenced = np.zeros(words, np.bool_)
+        self._reductions = Reductions(words, self._warps)
         self._clocks = np.zeros((0, 0), np.int32)
         self._visits = np.zeros((blocks, self._warps), np.int32)
         """When each warp of a cluster has last reached into a block's memory from another one."""
@@ -71,6 +78,7 @@ class Causality:
         self._read.fill(0)
         self._async_reads.fill(0)
         self._unfenced.fill(False)
+        self._reductions.reset()
         self._visits.fill(0)
         self._lanes.barrier(None)
 
@@ -101,7 +109,7 @@ class Causality:
         if not warps.size:
             return
         join(self._clocks, warps, known)
-        self._lanes.barrier(np.unique(self._block_of_warp[warps]))
+        self._order_lanes(warps)
 
     def barrier(
         self,
@@ -122,9 +130,19 @@ class Causality:
         self.acquire(go, known[self._block_of_warp[go]])
 
     def warp_barrier(self, mask: Mask) -> None:
-        """Orders the lanes of each warp in `mask`, and to be simple those of its block's others."""
-        blocks = None if mask is None else np.unique(self._block_of_warp[mask.any(axis=0)])
-        self._lanes.barrier(blocks)
+        """Orders the lanes of each warp in `mask`."""
+        if mask is None:
+            self._lanes.barrier(None)
+        else:
+            self._order_lanes(np.flatnonzero(mask.any(axis=0)))
+
+    def _order_lanes(self, warps: AnyArray) -> None:
+        """What was done before in any block's memory, by lanes of `warps` and to be simple by those
+        of their clusters' others, is ordered before what comes.
+        """
+        clusters = np.unique(self._block_of_warp[warps] // self._cluster)
+        blocks = clusters[:, None] * self._cluster + np.arange(self._cluster)
+        self._lanes.barrier(blocks.ravel())
 
     # -- Accesses of threads ----------------------------------------------------------------------
 
@@ -132,6 +150,7 @@ class Causality:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
         words, warps = self._words(indices, size, mask)
         self._check_written("reads", words, warps, indices, size, mask)
+        self._check_reduced("reads", words, warps, indices, size, mask)
         self._lanes.read(indices, size, mask)
         if size >= _WORD:
             own = self._own[warps]
@@ -141,6 +160,7 @@ class Causality:
         """The lanes in `mask` write units of `size` bytes at `indices`."""
         words, warps = self._words(indices, size, mask)
         self._check_written("writes", words, warps, indices, size, mask)
+        self._check_reduced("writes", words, warps, indices, size, mask)
         self._check_read("writes", words, warps, indices, size, mask)
         self._lanes.write(indices, size, mask)
         self._unfenced[words] = True
@@ -175,6 +195,22 @@ class Causality:
         own = self._own[warps]
         self._writer[words], self._written[words] = own, self._clocks[warps, own]
         self._lanes.landed(indices, size, lanes)
+
+    def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` tell of atomic updates that are done later."""
+        self.ordered(indices, size, mask, writes=True)
+        self._reductions.begin(self._words(indices, size, mask)[0])
+
+    def end_reduction(
+        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
+    ) -> None:
+        """Those of flat `indices` are, in the name of the mbarriers whose place and time stand
+        beside each.
+        """
+        words, places = _spread(indices, size, places)
+        _, times = _spread(indices, size, times)
+        self._reductions.end(words, places, times)
+        self._unfenced[words] = True
 
     # -- Memory of other blocks of the cluster -----------------------------------------------------
 
@@ -216,6 +252,8 @@ class Causality:
             first = int(self._block_of_warp[warp]) // self._cluster * each
             block = slice(first, first + each)
             known = self._written[block] <= self._clocks[warp][self._writer[block]]
+            if self._reductions.any:
+                known &= ~self._reductions.unknown(block, self._clocks[warp])
             self._unfenced[block] &= ~known
         if before is not None:
             before[words] = self._unfenced[words]
@@ -243,13 +281,15 @@ class Causality:
         self._check_fenced("writes", words, warps)
 
     def end_async_write(
-        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
+        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray, *, by_engine: bool
     ) -> None:
-        """It has, in the name of the mbarrier whose place and time stand beside each."""
+        """It has, in the name of the mbarrier whose place and time stand beside each. What is not
+        `by_engine` is of the generic proxy.
+        """
         words, places = _spread(indices, size, places)
         _, times = _spread(indices, size, times)
         self._writer[words], self._written[words] = places, times
-        self._unfenced[words] = False
+        self._unfenced[words] = not by_engine
 
     # -- Inner ------------------------------------------------------------------------------------
 
@@ -282,7 +322,37 @@ class Causality:
             lanes = self._lanes_of(some, indices, size, mask)
             raise self._race(does, int(words[some][0]), f"{self._warp_name(reader)} read", lanes)
 
+    def _check_reduced(
+        self, does: str, words: AnyArray, warps: AnyArray, indices: AnyArray, size: int, mask: Mask
+    ) -> None:
+        if self._reductions.any:
+            self._check_each_reduced(
+                does, words, warps, lambda wrong: self._lanes_of(wrong, indices, size, mask)
+            )
+
+    def _check_each_reduced(
+        self, does: str, words: AnyArray, warps: AnyArray, lanes: Callable[[AnyArray], AnyArray]
+    ) -> None:
+        """`lanes` are those of marked words."""
+        if (busy := self._reductions.under_way(words)).any():
+            offset = int(words[busy][0]) * _WORD % self._stride
+            raise Fault(
+                f"{does} shared offset {offset}, which an asynchronous reduction is still to "
+                "update",
+                lanes(busy),
+            )
+        if (unknown := self._reductions.unknown(words, self._clocks[warps])).any():
+            other = "an asynchronous reduction wrote"
+            raise self._race(does, int(words[unknown][0]), other, lanes(unknown))
+
     def _check_flat(self, does: str, words: AnyArray, warps: AnyArray) -> None:
+        if self._reductions.any:
+            self._check_each_reduced(
+                f"asynchronously {does}",
+                words,
+                warps,
+                lambda wrong: self.lanes_of_warp(int(warps[wrong][0])),
+            )
         unknown = self._written[words] > self._clocks[warps, self._writer[words]]
         if unknown.any():
             word = int(words[unknown][0])

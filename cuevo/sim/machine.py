@@ -25,12 +25,13 @@ from cuevo.sim.races import Races, Unwatched
 from cuevo.sim.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.syntax import Function, Register, Variable
 from cuevo.sim.thread_memory import ConstantMemory, LocalMemory
+from cuevo.sim.types import TYPES
 from cuevo.sim.warpgroups import Warpgroups
 
 LANES = 32
 MULTIPROCESSORS = 132
 """Over which the blocks of a grid are spread, one after the other."""
-_RAW = {1: np.dtype(np.bool_), 16: np.dtype("u2"), 32: np.dtype("u4"), 64: np.dtype("u8")}
+_RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (16, 32, 64, 128)}}
 
 
 @dataclass(frozen=True)
@@ -335,7 +336,7 @@ class Machine:
 
 _ASYNCHRONOUS = (
     "mbarrier", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma",
-    "fence.proxy.async", "mapa", "barrier.cluster",
+    "fence.proxy.async", "mapa", "barrier.cluster", "st.async", "red.async",
 )  # fmt: skip
 
 

@@ -200,7 +200,9 @@ def _innermost_loops(function: Function) -> list[range]:
     return [loop for loop in loops if not any(within(other, loop) for other in loops)]
 
 
-_OF_ENGINES = ("wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk")
+_OF_ENGINES = (
+    "wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk", "st.async", "red.async",
+)  # fmt: skip
 
 
 def _unwatched(step: Step, machine: Machine) -> Step:

@@ -36,7 +36,13 @@ class Schedule:
         flow, runs = self.machine.flow, self._runs
         end_of_text = len(self._program.operations)
         taken = 0
-        while (picked := self._pick()) is not None:
+        while True:
+            try:
+                picked = self._pick()
+            except Fault as fault:
+                raise self._error(fault, end_of_text - 1) from None
+            if picked is None:
+                break
             start, mask = picked
             taken += 1
             if taken > MOST_RUNS:

@@ -144,12 +144,7 @@ class SharedMemory:
         """
         if not self._states_count:
             return self._data[size].take(indices)
-        state = self._state[size].take(indices).view(np.uint8)
-        if int(state.min()) != _VALID or int(state.max()) != _VALID:
-            lanes = (state.reshape(*indices.shape, size) != _VALID).any(axis=-1)
-            lanes = lanes if mask is None else lanes & mask
-            if lanes.any():
-                raise self._refusal("read", indices, size, lanes)
+        self._check_valid(indices, size, mask)
         if ordered:
             self.races.ordered(indices, size, mask, writes=False)
         else:
@@ -191,7 +186,24 @@ class SharedMemory:
     ) -> None:
         """The same of copies that an mbarrier waits for; place and time as in `Causality`."""
         self._state[size][indices] = _unit(size, _VALID)
-        self._causality.end_async_write(indices, size, places, times)
+        self._causality.end_async_write(indices, size, places, times, by_engine=False)
+
+    def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """Start asynchronous atomic updates of units, each byte of which must have been written."""
+        self._check_valid(indices, size, mask)
+        self._causality.begin_reduction(indices, size, mask)
+
+    def end_reduction(
+        self,
+        indices: AnyArray,
+        size: int,
+        combine: Callable[[AnyArray], None],
+        places: AnyArray,
+        times: AnyArray,
+    ) -> None:
+        """`combine` makes those of flat `indices`, given all units; place and time as above."""
+        combine(self._data[size])
+        self._causality.end_reduction(indices, size, places, times)
 
     # -- Memory of asynchronous units; kernels that have them are watched by `Causality` -----------
 
@@ -209,7 +221,7 @@ class SharedMemory:
         """Their data is there; place and time as `Causality.end_async_write` has them."""
         self._data[_BULK][units] = values
         self._state[_BULK][units] = _unit(_BULK, _VALID)
-        self._causality.end_async_write(units, _BULK, places, times)
+        self._causality.end_async_write(units, _BULK, places, times, by_engine=True)
 
     def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
@@ -266,6 +278,14 @@ class SharedMemory:
         if not self._states_count:
             return
         self._state[size][indices if mask is None else indices[mask]] = _unit(size, state)
+
+    def _check_valid(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        state = self._state[size].take(indices).view(np.uint8)
+        if int(state.min()) != _VALID or int(state.max()) != _VALID:
+            lanes = (state.reshape(*indices.shape, size) != _VALID).any(axis=-1)
+            lanes = lanes if mask is None else lanes & mask
+            if lanes.any():
+                raise self._refusal("read", indices, size, lanes)
 
     def _check_free(self, indices: AnyArray, size: int, mask: Mask) -> None:
         if not self._states_count:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sim.broken.originals import Launch, original
-from sim.instructions.statements import DECLARATIONS, statement
+from sim.instructions.statements import DECLARATIONS, WIDE, statement
 from sim.instructions.test_table_assembled import sample
 
 from cuevo.arrays import view
@@ -143,7 +143,7 @@ def random_kernel(rng: random.Random) -> str:
     """Registers with something in them, then statements, branches both ways and barriers. Half of
     the addresses lie in the buffer, most others in shared memory.
     """
-    lines = [HEAD + DECLARATIONS.replace(".param .align 16 .b8 given[64];", "")]
+    lines = [HEAD + WIDE + DECLARATIONS.replace(".param .align 16 .b8 given[64];", "")]
     lines.append("mov.u32 lane, %tid.x;")
     for i in range(20):
         lines += [
@@ -152,6 +152,7 @@ def random_kernel(rng: random.Random) -> str:
             f"mov.b32 f{i}, r{i};",
             f"cvt.u64.u32 d{i}, r{i};",
             f"mov.b64 g{i}, d{i};",
+            f"mov.b128 x{i}, {{d{i}, d{i}}};",
         ]
         if i < 10:
             lines.append(f"setp.lt.u32 p{i}, lane, {rng.randrange(THREADS)};")
@@ -178,7 +179,10 @@ def test_kernels_of_random_instructions(seed: int) -> None:
 
 
 _SMALL = (0, 0, 0, 1, 1, 2, 16, 16, 32, 64, 128, 1024)
-_FAMILIES = (r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma")
+_FAMILIES = (
+    *(r"^mbarrier", r"bulk(?!\.tensor)", "tensor", r"mapa|ctarank|\.cluster", "wgmma"),
+    r"^(st|red)\.async",
+)
 _BARRIERS = (*("bars", "bars+8", "bars+16", "r78") * 4, "bars+24", "bars+4")
 _TILES = (
     *("tile", "tile+1024", "tile+2048", "r79") * 4,
@@ -196,7 +200,8 @@ def addressed(rng: random.Random, text: str) -> str:
     spaces = re.findall("shared|global", opcode)
 
     def address(_: object) -> str:
-        space = spaces.pop(0) if spaces else "bars" if "bulk" in opcode else ""
+        counted = re.search(r"bulk|^(st|red)\.async\S*shared", opcode)
+        space = spaces.pop(0) if spaces else "bars" if counted else ""
         if "tensor" in opcode and space in ("", "global"):
             return f"[{rng.choice(('d16',) * 9 + ('d17',))}"
         if "mbarrier." in opcode and "bulk" not in opcode:

@@ -44,10 +44,12 @@ def writer(
     return write
 
 
-def reader(b: Binder, index: int, scalar: ScalarType, count: int) -> Callable[[], AnyArray]:
-    """Makes units of `count` elements out of the source registers."""
+def reader(
+    b: Binder, index: int, scalar: ScalarType, count: int, *, wider: bool = True
+) -> Callable[[], AnyArray]:
+    """Makes units of `count` elements out of the source registers, which may be `wider`."""
     operands = b.vector(b.operand(index), count)
-    sources = [b.source(operand, scalar, wider=True) for operand in operands]
+    sources = [b.source(operand, scalar, wider=wider) for operand in operands]
     unit = unit_dtype(scalar.bits // 8 * count)
     shape = b.machine.shape
 
@@ -102,9 +104,19 @@ def shared_places(
     """Indices of units of `size` bytes of shared memory, also of that of other blocks where the
     opcode says ``.shared::cluster``. `by_engine`: not the thread itself gets there, but a copy.
     """
+    if "shared::cluster" in (m.get("space"), m.get("to")):
+        return cluster_places(b, m, index, size, by_engine=by_engine)
     address, machine = shared_address(b, m, index), b.machine
-    if "shared::cluster" not in (m.get("space"), m.get("to")):
-        return lambda mask: machine.shared.indices(address(mask), size, mask)
+    return lambda mask: machine.shared.indices(address(mask), size, mask)
+
+
+def cluster_places(
+    b: Binder, m: Modifiers, index: int, size: int, *, by_engine: bool = False
+) -> Callable[[Mask], AnyArray]:
+    """The same of the memory of any block of the cluster, whether the opcode says so or takes
+    generic addresses.
+    """
+    address, machine = shared_address(b, m, index), b.machine
 
     def places(mask: Mask) -> AnyArray:
         found = machine.shared.cluster_indices(address(mask), size, mask)

@@ -49,8 +49,15 @@ def _halves(name: str, op: str) -> Function:
     return combine
 
 
+def _swap_bits(found: Any, expected: Any, value: Any) -> Any:
+    """cas.b128: what holds 16 bytes compares them as numbers."""
+    return value if found.tobytes() == expected.tobytes() else found
+
+
 def _function(m: Modifiers, scalar: ScalarType) -> Function:
     name = m["type"].removesuffix("x2")
+    if (m["op"], name) == ("cas", "b128"):
+        return _swap_bits
     return _halves(name, m["op"]) if name in ("f16", "bf16") else _FUNCTIONS[m["op"]]
 
 
@@ -62,6 +69,16 @@ def combining(op: str, name: str) -> tuple[Callable[[AnyArray, AnyArray], AnyArr
     if not isinstance(function, np.ufunc):
         function = np.vectorize(function, otypes=[scalar.dtype])
     return function, scalar
+
+
+def combine_in_turn(op: str, memory: AnyArray, places: AnyArray, values: AnyArray) -> None:
+    """Each of `values` is combined with the integer at its place, one after the other."""
+    function = _FUNCTIONS[op]
+    if isinstance(function, np.ufunc):
+        function.at(memory, places, values)
+        return
+    for place, value in zip(places, values, strict=True):
+        memory[place] = function(memory[place], value)
 
 
 def _flushing_sum(found: Any, value: Any) -> Any:

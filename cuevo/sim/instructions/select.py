@@ -51,7 +51,7 @@ def move_predicate(b: Binder, m: Modifiers) -> Step:
 def _part(b: Binder, scalar: ScalarType, vector: VectorOperand) -> ScalarType:
     """The type of a vector's elements."""
     count = len(vector.elements)
-    if scalar.kind != "b" or scalar.bits // count not in (16, 32) or scalar.bits % count:
+    if scalar.kind != "b" or count not in (1, 2, 4) or scalar.bits // count < 16:
         raise b.refusal(f"mov.{scalar.name} does not pack {count} elements")
     return TYPES[f"b{scalar.bits // count}"]
 

@@ -35,6 +35,8 @@ class Minimal:
     """
     threads: int = 64
     cluster: int = 1
+    version: str = "8.0"
+    """Of PTX; with sm_80 it is another one."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -47,7 +49,7 @@ class Minimal:
         plain = self.arch == "sm_80"
         maps = "" if plain else ", .param .align 64 .b8 maps[256]"
         cluster = f".reqnctapercluster {self.cluster}, 1, 1" if self.cluster > 1 else ""
-        return f""".version {"7.8" if plain else "8.0"}
+        return f""".version {"7.8" if plain else self.version}
 .target {self.arch}
 .address_size 64
 .visible .entry broken(.param .u64 p0, .param .u64 p1{maps})

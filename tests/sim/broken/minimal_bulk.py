@@ -220,6 +220,15 @@ STORES = {
         """,
         "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
     ),
+    "copies of threads without a fence": kernel(
+        f"""
+        mad.lo.u32 w, t, 16, tile; cp.async.ca.shared.global [w], [from], 16;
+        cp.async.mbarrier.arrive.noinc.shared.b64 [m]; {WAIT} <<{PROXY} => >> bar.sync 0;
+        @lead {SAVE} [q], [tile], 1024; // here
+        {COMMITTED} {SAVED}
+        """,
+        "asynchronously reads shared offset 0, .* without a fence.proxy.async between",
+    ),
     "the fence before the writes": kernel(
         f"""
         <<{PUT} {PROXY} => {PROXY} {PUT}>> bar.sync 0;

@@ -86,6 +86,14 @@ BARRIERS = {
         "deadlock.*the barrier of a cluster",
         None,
     ),
+    "no barrier between the lanes": kernel(
+        f"""
+        {SYNC} st.shared::cluster.b32 [there], t; <<bar.warp.sync -1; => >> xor.b32 y, there, 16;
+        ld.shared::cluster.b32 x, [y]; // here
+        {SYNC}
+        """,
+        "data race: reads shared offset [0-9]+, which lane 1 of the same warp wrote without",
+    ),
     "an exit while it is read": kernel(
         f"""
         {STORE} {SYNC} {READ} <<{SYNC} => >>

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sim.broken import (
     minimal,
+    minimal_async,
     minimal_bulk,
     minimal_cluster,
     minimal_mbarrier,
@@ -62,6 +63,8 @@ MINIMAL = {
         "peers": minimal_cluster.PEERS,
         "handed over": minimal_cluster.HANDED_OVER,
         "multicasts": minimal_cluster.MULTICASTS,
+        "asynchronous stores": minimal_async.STORES,
+        "asynchronous reductions": minimal_async.REDUCTIONS,
     }.items()
     for name, kernel in kernels.items()
 }
@@ -138,6 +141,13 @@ UNCAUGHT = {
         cp.async.bulk.wait_group<<=>.read>> 0; ld.global.b32 x, [q];
         """,
         "global memory has no tags; what is read is what was there before",
+    ),
+    "lanes of a warp that store asynchronously to one place": minimal_async.kernel(
+        f"""
+        {minimal_async.READY} <<=> @first mov.u32 there, away; @first sub.u32 there, there, 64;>>
+        {minimal_async.PUT} {WAIT}
+        """,
+        "one of them comes, as of ordinary stores",
     ),
     "an arrival in another block that is of the own block's scope": minimal_cluster.kernel(
         f"""

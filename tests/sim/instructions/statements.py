@@ -13,6 +13,8 @@ DECLARATIONS = """
 .reg .pred p<10>; .reg .b16 h<20>; .reg .b32 r<80>; .reg .b64 d<20>; .reg .f32 f<130>;
 .reg .f64 g<20>; .param .align 16 .b8 given[64];
 """
+WIDE = ".reg .b128 x<20>;"
+"""Since PTX ISA 8.3 only."""
 ONE_ARCHITECTURE = (90, "a")
 BANKS = {
     "pred": "p",
@@ -21,6 +23,7 @@ BANKS = {
     **dict.fromkeys(("b64", "u64", "s64"), "d"),
     "f32": "f",
     "f64": "g",
+    "b128": "x",
 }
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 _FIXED = {"label": "DONE", "function": "subroutine", "targets": "TARGETS", "sink": "_"}
@@ -96,7 +99,8 @@ def module(statements: Sequence[str], version: str, target: str) -> str:
     """An entry with the statements, the first of them in line `FIRST_LINE`."""
     head = f".version {version}\n.target {target}\n.address_size 64\n"
     head += ".func subroutine() { ret; }\n.visible .entry k()\n{"
-    head += DECLARATIONS + "TARGETS: .branchtargets DONE;\n"
+    wide = WIDE * any(".b128" in each for each in statements)
+    head += DECLARATIONS + wide + "TARGETS: .branchtargets DONE;\n"
     assert head.count("\n") + 1 == FIRST_LINE
     return head + "\n".join(statements) + "\nDONE: ret;\n}\n"
 

@@ -5,7 +5,7 @@ constants as sources.
 import re
 
 import pytest
-from sim.instructions.statements import DECLARATIONS
+from sim.instructions.statements import DECLARATIONS, WIDE
 from sim.instructions.test_table_assembled import sampled
 
 from cuevo.sim import SimExecutor
@@ -29,6 +29,7 @@ def text(statements: list[str], target: str = NEWEST) -> str:
         *(f"add.u32 r{i}, n, {i + 1};" for i in range(20)),
         *(f"cvt.u64.u32 d{i}, n; add.u64 d{i}, d{i}, {i + 1};" for i in range(20)),
         *(f"mul.f32 f{i}, t, 0f3F400000; cvt.f64.f32 g{i}, t;" for i in range(20)),
+        *(f"mov.b128 x{i}, {{d{i}, d{i}}};" for i in range(20)),
         *(f"setp.gt.u32 p{i}, n, {i};" for i in range(10)),
     ]
     body = "\n".join([*start, *statements, "DONE: ret;"])
@@ -38,7 +39,7 @@ def text(statements: list[str], target: str = NEWEST) -> str:
     .address_size 64
     .func subroutine() {{ ret; }}
     .visible .entry k() {{
-    .reg .b32 n; .reg .f32 t; {DECLARATIONS}
+    .reg .b32 n; .reg .f32 t; {DECLARATIONS} {WIDE}
     TARGETS: .branchtargets DONE;
     {body} }}
     """

@@ -64,6 +64,26 @@ def test_a_block_writes_to_the_other_and_tells_its_mbarrier() -> None:
     assert np.array_equal(out, np.concatenate(expected))
 
 
+def test_lanes_are_ordered_in_the_other_block_too() -> None:
+    out, _ = run(f"""{SYNC} mov.u32 x, 0; @lead bra END;
+    st.shared::cluster.b32 [there], t; bar.warp.sync -1;
+    xor.b32 y, there, 4; ld.shared::cluster.b32 x, [y]; END: {SYNC} {OUT}""")
+    expected = [block % 2 * (np.arange(64) ^ 1) for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
+def test_lanes_of_both_blocks_take_turns() -> None:
+    """One block writes what other lanes of the other block have read, as it tells."""
+    out, _ = run(f"""{INIT.format(count=64)} mapa.shared::cluster.u32 y, m, s;
+    st.shared.b32 [own], t; {SYNC} mov.u32 x, 0; @lead bra WRITE;
+    xor.b32 x, own, 4; ld.shared.b32 x, [x];
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [y]; bra END;
+    WRITE: {WAIT} st.shared::cluster.b32 [there], t;
+    END: {SYNC} {OUT}""")
+    expected = [block % 2 * (np.arange(64) ^ 1) for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
 def test_ranks_and_places() -> None:
     """Clusters of 2 x 2 blocks in a grid of 4 x 2: each block writes its numbers to its place."""
     out, _ = run("""

@@ -16,6 +16,7 @@ LEFT_OUT = {
     "address": "addresses are those of one launch",
     "load": "moves memory",
     "store": "moves memory",
+    "store_async": "moves memory",
     "cache": "hints to caches",
     "atomic": "the order of threads decides",
     "copy_async": "moves memory",
@@ -38,6 +39,8 @@ LEFT_OUT = {
     "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
 """By module or by binder, with the reason."""
+_TOO_WIDE = ".b128"
+"""Results are kept as integers of 64 bits."""
 
 _COUNTS = {
     "logic.shift": "b",
@@ -130,6 +133,8 @@ def probes(number: int = 90) -> tuple[Probe, ...]:
         if form.binder in LEFT_OUT or form.binder.split(".")[0] in LEFT_OUT:
             continue
         for opcode in _opcodes(form):
+            if opcode.endswith(_TOO_WIDE):
+                continue
             for probe in _probes(form, opcode):
                 first, special = probe.target
                 if first == number or (first < number and not special):
