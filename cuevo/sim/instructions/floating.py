@@ -9,6 +9,7 @@ from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.logarithm import gradual_logarithm, logarithm
 from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
 from cuevo.sim.types import TYPES
 
@@ -168,7 +169,6 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
-    "lg2": np.log2,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
@@ -179,6 +179,7 @@ _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
 _MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], AnyArray]]] = {
     "ex2": (power_of_two, gradual_power_of_two),
     "rcp": (reciprocal, gradual_reciprocal),
+    "lg2": (logarithm, gradual_logarithm),
 }
 """With ``.ftz``, and without."""
 
