@@ -1,7 +1,7 @@
 """Parabolas as the GPU's unit for approximate functions adds them up, bit for bit.
 
 The structure is that of Oberman and Siu, "A High-Performance Area-Efficient Multifunction
-Interpolator", 2005. The first bits of a fraction of 23 choose a parabola c0 + c1 d + c2 d^2, the
+Interpolator", 2005. The first bits of a fraction choose a parabola c0 + c1 d + c2 d^2, the
 others are d, a fraction of 1; of d^2 whatever is below 2^-15 is left out of every partial product.
 All of it is added, and cut off to whole steps of the result.
 """
@@ -30,11 +30,13 @@ class Parabolas:
     units: tuple[int, int] = (-2, 0)
     """Of c0 and c2: 2 to these powers, in steps of the result; quarters and whole ones if left out.
     """
+    width: int = 23
+    """Bits of a fraction."""
 
     @cached_property
     def bits(self) -> int:
         """Of d."""
-        return 23 - (len(self.rows).bit_length() - 1)
+        return self.width - (len(self.rows).bit_length() - 1)
 
     @cached_property
     def coefficients(self) -> tuple[AnyArray, AnyArray, AnyArray]:

@@ -11,6 +11,7 @@ from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.logarithm import gradual_logarithm, logarithm
 from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
+from cuevo.sim.reciprocal_root import gradual_reciprocal_root, reciprocal_root
 from cuevo.sim.types import TYPES
 
 _ROUND = "{round:.rn|.rz|.rm|.rp}"
@@ -170,7 +171,6 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
     "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
     "cos": np.cos,
 }
@@ -180,6 +180,7 @@ _MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], 
     "ex2": (power_of_two, gradual_power_of_two),
     "rcp": (reciprocal, gradual_reciprocal),
     "lg2": (logarithm, gradual_logarithm),
+    "rsqrt": (reciprocal_root, gradual_reciprocal_root),
 }
 """With ``.ftz``, and without."""
 
