@@ -1,7 +1,7 @@
 """Parabolas as the GPU's unit for approximate functions adds them up, bit for bit.
 
 The structure is that of Oberman and Siu, "A High-Performance Area-Efficient Multifunction
-Interpolator", 2005. The first bits of a fraction of 23 choose a parabola c0 + c1 d + c2 d^2, the
+Interpolator", 2005. The first bits of a fraction choose a parabola c0 + c1 d + c2 d^2, the
 others are d, a fraction of 1; of d^2 whatever is below 2^-15 is left out of every partial product.
 All of it is added, and cut off to whole steps of the result.
 """
@@ -24,24 +24,33 @@ class Parabolas:
     """A function's coefficients; found from what a GPU gives, as those that alone lead to it."""
 
     rows: tuple[tuple[int, int, int], ...]
-    """c0 in quarters of a step of the result; c1 in as much as makes a product with d one of 2^-15
-    steps; c2 in steps.
-    """
+    """c0 and c2 in `units`; c1 in as much as makes a product with d one of 2^-15 steps."""
     bias: int
     """Of every sum, in 2^-15 of a step."""
+    units: tuple[int, int] = (-2, 0)
+    """Of c0 and c2: 2 to these powers, in steps of the result; quarters and whole ones if left out.
+    """
+    width: int = 23
+    """Bits of a fraction."""
 
     @cached_property
     def bits(self) -> int:
         """Of d."""
-        return 23 - (len(self.rows).bit_length() - 1)
+        return self.width - (len(self.rows).bit_length() - 1)
 
     @cached_property
     def coefficients(self) -> tuple[AnyArray, AnyArray, AnyArray]:
         c0, c1, c2 = np.array(self.rows, np.int64).T
-        return (c0 << BELOW - 2) + self.bias, c1.copy(), c2.copy()
+        return (c0 << BELOW + self.units[0]) + self.bias, c1.copy(), c2 << self.units[1]
 
     def __call__(self, fraction: AnyArray) -> AnyArray:
         """For fractions (int64) the results in whole steps."""
+        total = self.sums(fraction)
+        total >>= BELOW
+        return total
+
+    def sums(self, fraction: AnyArray) -> AnyArray:
+        """The same in 2^-15 of a step: nothing is cut off."""
         c0, c1, c2 = self.coefficients
         place, d = fraction >> self.bits, fraction & ((1 << self.bits) - 1)
         total: AnyArray = c1.take(place)
@@ -50,7 +59,6 @@ class Parabolas:
         square *= c2.take(place)
         total += square
         total += c0.take(place)
-        total >>= BELOW
         return total
 
 

@@ -9,7 +9,9 @@ from cuevo.sim.aliases import AnyArray, Step
 from cuevo.sim.binder import Binder
 from cuevo.sim.exponential import gradual_power_of_two, power_of_two
 from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.logarithm import gradual_logarithm, logarithm
 from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
+from cuevo.sim.reciprocal_root import gradual_reciprocal_root, reciprocal_root
 from cuevo.sim.types import TYPES
 
 _ROUND = "{round:.rn|.rz|.rm|.rp}"
@@ -168,9 +170,7 @@ def _in_float64(function: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray,
 
 
 _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
-    "lg2": np.log2,
     "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,
     "cos": np.cos,
 }
@@ -179,6 +179,8 @@ _APPROXIMATE: dict[str, Callable[[AnyArray], AnyArray]] = {
 _MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], AnyArray]]] = {
     "ex2": (power_of_two, gradual_power_of_two),
     "rcp": (reciprocal, gradual_reciprocal),
+    "lg2": (logarithm, gradual_logarithm),
+    "rsqrt": (reciprocal_root, gradual_reciprocal_root),
 }
 """With ``.ftz``, and without."""
 

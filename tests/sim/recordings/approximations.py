@@ -93,7 +93,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 }
 
 
-MODELLED = ("ex2 f32", "ex2 f16", "ex2 bf16", "rcp f32")
+MODELLED = ("ex2 f32", "ex2 f16", "ex2 bf16", "rcp f32", "lg2 f32", "rsqrt f32")
 """Functions whose bits the executor has: they are compared exactly."""
 
 
