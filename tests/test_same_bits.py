@@ -5,7 +5,7 @@ backward, by the rung that is chosen there and by the lower ones. (Products are 
 What is approximate on the way, ex2, the reciprocal and the logarithm, is modelled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attention_cases
@@ -19,6 +19,8 @@ from backward_sweep import name as backward_name
 from guarded import assert_same_bytes
 
 import cuevo
+from cuevo.attention import _plans as forward_plans
+from cuevo.attention_backward import _plans as backward_plans
 from cuevo.driver import DriverExecutor
 from cuevo.ladder import ENVIRONMENT
 from cuevo.placement import architecture_of
@@ -66,22 +68,24 @@ def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
     check_backward(twin, case)
 
 
-LOWER = pytest.mark.parametrize("rung", ["sm_75", "sm_70"])
+@pytest.fixture(params=["sm_75", "sm_70"])
+def lower_rung(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The kernels below sm_80; plans that were made before, or here, would keep theirs."""
+    monkeypatch.setenv(ENVIRONMENT, request.param)
+    for plans in (forward_plans, backward_plans):
+        plans.clear()
+    yield
+    for plans in (forward_plans, backward_plans):
+        plans.clear()
 
 
-@LOWER
+@pytest.mark.usefixtures("lower_rung")
 @pytest.mark.parametrize("case", CASES[3::12], ids=name)
-def test_forward_of_lower_rungs(
-    twin: SimExecutor, case: Case, rung: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENVIRONMENT, rung)
+def test_forward_of_lower_rungs(twin: SimExecutor, case: Case) -> None:
     check_forward(twin, in_half_precision(case))
 
 
-@LOWER
+@pytest.mark.usefixtures("lower_rung")
 @pytest.mark.parametrize("case", BACKWARD[3::20], ids=backward_name)
-def test_backward_of_lower_rungs(
-    twin: SimExecutor, case: BackwardCase, rung: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENVIRONMENT, rung)
+def test_backward_of_lower_rungs(twin: SimExecutor, case: BackwardCase) -> None:
     check_backward(twin, in_half_precision(case))
