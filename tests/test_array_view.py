@@ -8,7 +8,7 @@ import pytest
 from cuevo.array_view import ArrayView, as_numpy, contiguous_strides
 from cuevo.arrays import view
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("nothing_old_to_collect")]
 
 
 def reached(x: np.ndarray) -> tuple[int, int]:

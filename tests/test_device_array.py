@@ -13,6 +13,7 @@ from cuevo.array_view import BFLOAT16, ArrayView
 from cuevo.arrays import view
 from cuevo.device_array import DeviceArray, copy_to_host
 
+pytestmark = pytest.mark.usefixtures("nothing_old_to_collect")
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu
 FLOAT = np.dtype(np.float32)
@@ -125,13 +126,6 @@ def test_dlpack_makes_the_consumer_wait(
     assert (pointer, nbytes, shape, strides) == (ADDRESS, 96, (2, 3, 4), (48, 16, 4))
     assert (dtype, version) == (FLOAT, (1, 0))
     assert x.__dlpack_device__() == (2, 1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_old_to_collect() -> None:
-    """What the tests before have left is looked at once, not with every collection here."""
-    gc.collect()
-    gc.freeze()
 
 
 @unit
