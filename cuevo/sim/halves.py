@@ -1,8 +1,11 @@
 """Conversions between 16-bit floating-point patterns and the formats that arithmetic is done in."""
 
+from typing import Any
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray
+from cuevo.sim.compiled import compiled_elementwise
 
 CANONICAL_NAN = np.uint16(0x7FFF)
 TINY = {"f16": 2.0**-14, "bf16": 2.0**-126}
@@ -20,6 +23,10 @@ def narrow(x: AnyArray, name: str, mode: str = "rn") -> AnyArray:
     """float32 to patterns (uint16) of ``f16`` or ``bf16``; mode rn or rz; every NaN becomes
     0x7FFF.
     """
+    if (name, mode) == ("bf16", "rn"):
+        nearest = compiled_elementwise(_nearest_bf16, "uint16(float32)")
+        if nearest is not None:
+            return np.asarray(nearest(x))
     if name == "f16":
         rounded = x.astype(np.float16)
         if mode == "rz":
@@ -35,6 +42,14 @@ def narrow(x: AnyArray, name: str, mode: str = "rn") -> AnyArray:
     if np.count_nonzero(nan):
         result = np.where(nan, CANONICAL_NAN, result)
     return result
+
+
+def _nearest_bf16(x: Any) -> Any:
+    """`narrow` of a number, to compile."""
+    bits = np.float32(x).view(np.uint32)
+    upper = (bits + (bits >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)) >> np.uint32(16)
+    nan = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return CANONICAL_NAN if nan else np.uint16(upper)
 
 
 def narrow_exact(exact: AnyArray, name: str) -> AnyArray:

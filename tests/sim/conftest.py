@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuevo.sim import LoadedKernel, Profile, SimExecutor, exponential, float32, tensor_core
+from cuevo.sim import (
+    LoadedKernel,
+    Profile,
+    SimExecutor,
+    exponential,
+    float32,
+    halves,
+    tensor_core,
+)
 
 Array = NDArray[Any]
 
@@ -54,6 +62,7 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         (tensor_core, "compiled"),
         (float32, "compiled_elementwise"),
         (exponential, "compiled_elementwise"),
+        (halves, "compiled_elementwise"),
     ):
         monkeypatch.setattr(module, name, lambda *arguments: None)
 

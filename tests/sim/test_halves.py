@@ -9,7 +9,7 @@ import pytest
 
 from cuevo.sim import halves
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("each_way")]
 
 DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 

@@ -69,7 +69,6 @@ def load(b: Binder, m: Modifiers) -> Step:
     warps = machine.warps
     rows = np.zeros(machine.shape, np.bool_)
     rows[: 8 * count] = True
-    layout = LDMATRIX_TRANS if m["trans"] else LDMATRIX
 
     def step(mask: Mask) -> None:
         whole_warps(machine, mask)
@@ -77,10 +76,16 @@ def load(b: Binder, m: Modifiers) -> Step:
         used_mask = None if count == 4 and mask is None else used
         indices = machine.shared.indices(address(), 16, used_mask)
         loaded = machine.shared.load(indices, 16, used_mask)
-        # (row, element, warp)
-        matrices = loaded.view(np.uint16).reshape(-1, warps, 8).transpose(0, 2, 1)
         for i, d in enumerate(destinations):
-            (bits,) = registers_of(matrices[8 * i : 8 * i + 8], layout)
+            rows_of_matrix = loaded[8 * i : 8 * i + 8]
+            if m["trans"]:
+                # (row, element, warp)
+                matrix = rows_of_matrix.view(np.uint16).reshape(8, warps, 8).transpose(0, 2, 1)
+                (bits,) = registers_of(matrix, LDMATRIX_TRANS)
+            else:
+                # Neighbours of a row are a register already: (row, pair of elements, warp).
+                pairs = rows_of_matrix.view(np.uint32).reshape(8, warps, 4).transpose(0, 2, 1)
+                bits = pairs.reshape(machine.shape)
             np.copyto(d, bits, where=True if mask is None else mask)
 
     return step
