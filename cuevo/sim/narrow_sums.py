@@ -43,6 +43,7 @@ def narrow_sums(
     scale = np.empty(warps, np.float32)
     total = np.empty(warps, np.int32)
     wide = np.empty(warps, np.float64)
+    scale_bits, wide_bits = scale.view(np.int32), wide.view(np.int64)
     for m in range(rows):
         for n in range(b.shape[1]):
             current = out[m, n]
@@ -57,9 +58,10 @@ def narrow_sums(
                 bits = current.view(np.int32)
                 low, high = np.int32(HIGHEST), np.int32(LOWEST)
                 for x in range(warps):
-                    largest[x] = max(np.int32(products[x]), (bits[x] >> 23 & 255) - 127)
-                for x in range(warps):
-                    low, high = min(low, largest[x]), max(high, largest[x])
+                    exponent = max(np.int32(products[x]), np.int32((bits[x] >> 23 & 255) - 127))
+                    low, high = min(low, exponent), max(high, exponent)
+                    largest[x] = exponent
+                    scale_bits[x] = (fraction + 127 - exponent) << 23
                 if high > HIGHEST:
                     return False
                 if low < LOWEST:
@@ -69,9 +71,7 @@ def narrow_sums(
                                 return False
                             # Nothing but zeros: any exponent gives the right result.
                             largest[x] = 0
-                scale_bits = scale.view(np.int32)
-                for x in range(warps):
-                    scale_bits[x] = (fraction + 127 - largest[x]) << 23
+                            scale_bits[x] = (fraction + 127) << 23
                 # Scaled c is below 2^(F+1), a product below 2^(F+2).
                 for x in range(warps):
                     total[x] = np.int32(current[x] * scale[x])
@@ -86,10 +86,8 @@ def narrow_sums(
                         wide[x] += total[x]
                         total[x] = 0
                 # Toward zero to 24 significant bits; then the power of two is exact, or overflows.
-                wide_bits = wide.view(np.int64)
                 for x in range(warps):
                     wide_bits[x] &= ~((1 << 29) - 1)
-                for x in range(warps):
                     scale_bits[x] = (largest[x] + (127 - fraction)) << 23
                 for x in range(warps):
                     current[x] = np.float32(wide[x]) * scale[x]
