@@ -217,10 +217,10 @@ def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
 @pytest.mark.parametrize("order", range(len(shipped.ORDERS)))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_no_product_spills(arch: str, order: int) -> None:
-    """A third of them, of each kind of product on one architecture or both."""
+    """Half of them; of a kind that both architectures meet, each the other half."""
     kind = (order + ("sm_80", "sm_90").index(arch)) % len(shipped.PRODUCTS)
-    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"), step=3)
-    assert count > 5
+    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"), step=2)
+    assert count > 8
     assert not spilt, "\n".join(spilt)
 
 
