@@ -3,9 +3,9 @@ on a CPU executor.
 """
 
 from cuevo.arrays import array_from_pointer
-from cuevo.attention import attention
-from cuevo.attention_backward import attention_backward, attention_backward_workspace
-from cuevo.gemm import gemm
+from cuevo.ops.backward import attention_backward, attention_backward_workspace
+from cuevo.ops.forward import attention
+from cuevo.ops.product import gemm
 
 __all__ = [
     "array_from_pointer",

@@ -16,11 +16,10 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.experimental.buffer_callback import buffer_callback
 
-from cuevo import dlpack
-from cuevo.arrays import ArrayView, array_from_pointer, contiguous_strides
-from cuevo.attention import attention
-from cuevo.attention_backward import GRADS, attention_backward
-from cuevo.attention_problem import check_scale, state_problem
+from cuevo.arrays import ArrayView, array_from_pointer, contiguous_strides, dlpack
+from cuevo.ops.attention_problem import check_scale, state_problem
+from cuevo.ops.backward import GRADS, attention_backward
+from cuevo.ops.forward import attention
 
 __all__ = ["evoformer_attention"]
 

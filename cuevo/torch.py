@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.attention import attention
-from cuevo.attention_backward import GRADS, attention_backward, attention_backward_workspace
+from cuevo.ops.backward import GRADS, attention_backward, attention_backward_workspace
+from cuevo.ops.forward import attention
 
 __all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention"]
 

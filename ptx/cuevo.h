@@ -315,7 +315,7 @@ void gemm_sm80(const gemm_params params);
 void gemm_sm75(const gemm_params params);
 void gemm_sm70(const gemm_params params);
 
-/* The same, of operands that a tensor map describes (cuevo.tensor_map). */
+/* The same, of operands that a tensor map describes (cuevo.cuda.tensor_map). */
 typedef struct gemm_sm90a_params {
     uint8_t _Alignas(64) a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
     uint8_t _Alignas(64) b_map[128]; /* b [batch, k, n], likewise */

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.attention import _plans as attention_plans
-from cuevo.attention_backward import _plans as gradient_plans
-from cuevo.devices import devices, why_none
-from cuevo.gemm import _plans as product_plans
-from cuevo.header import parse_header
-from cuevo.lineinfo import SourceLine
-from cuevo.template import RenderedKernel
+from cuevo.cuda.device_info import devices, why_none
+from cuevo.ops.backward import _plans as gradient_plans
+from cuevo.ops.forward import _plans as attention_plans
+from cuevo.ops.product import _plans as product_plans
+from cuevo.toolchain.header import parse_header
+from cuevo.toolchain.lineinfo import SourceLine
+from cuevo.toolchain.template import RenderedKernel
 
 # JAX would take three quarters of the device's memory when it starts.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -228,7 +228,7 @@ def small() -> SmallKernels:
 @pytest.fixture(scope="session")
 def executor() -> Any:
     """The executor of the first GPU; for gpu tests."""
-    from cuevo.driver import executor as shared
+    from cuevo.executors.driver import executor as shared
 
     return shared(0)
 

@@ -2,18 +2,19 @@
 
 Where each kind is tested in detail:
 
-- wrong shape, dtype, stride, alignment, head dim, scale: tests/test_attention_problem.py
-- what is no array, no stream, no device: tests/test_arrays.py, tests/test_stream.py,
-  tests/test_placement.py
-- a configuration: tests/test_attention.py
-- gradients: tests/test_backward_refusals.py, their workspace: tests/test_attention_backward.py
-- an empty problem: tests/test_attention.py
-- a kernel file that does not render or assemble: tests/test_template.py, tests/test_assemble.py
+- wrong shape, dtype, stride, alignment, head dim, scale: tests/ops/test_attention_problem.py
+- what is no array, no stream, no device: tests/arrays/test_readers.py, tests/cuda/test_stream.py,
+  tests/executors/test_placement.py
+- a configuration: tests/ops/test_forward.py
+- gradients: tests/ops/test_backward_refusals.py, their workspace: tests/ops/test_backward.py
+- an empty problem: tests/ops/test_forward.py
+- a kernel file that does not render or assemble: tests/toolchain/test_template.py,
+tests/toolchain/test_assembler.py
 - an instruction or an access that the CPU executor refuses: tests/sim
 - out of memory, a launch that fails, a lost device, a context that cannot be made:
-  tests/test_driver.py, tests/test_launch.py, tests/test_context.py
-- no driver, no GPU, an architecture that is too old: tests/test_devices.py
-- a damaged or foreign cache entry: tests/test_cache.py, tests/test_assemble.py
+  tests/executors/test_driver.py, tests/executors/test_driver_kernel.py, tests/cuda/test_context.py
+- no driver, no GPU, an architecture that is too old: tests/cuda/test_device_info.py
+- a damaged or foreign cache entry: tests/toolchain/test_cache.py, tests/toolchain/test_assembler.py
 """
 
 import math
@@ -25,19 +26,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executors import Idle
+from helpers.executors import Idle
 
 import cuevo
-from cuevo import devices, placement
 from cuevo.arrays import BFLOAT16
-from cuevo.assemble import assemble
-from cuevo.cache import Cache
-from cuevo.driver import DriverExecutor
+from cuevo.cuda import device_info
 from cuevo.errors import AssemblerError, DeviceUnavailable, DriverError, SimulatorError
+from cuevo.executors import placement
+from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.paths import ptx_directory
 from cuevo.sim import SimExecutor
-from cuevo.template import RenderedKernel, render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.cache import Cache
+from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.template import RenderedKernel, render
 
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu
@@ -207,9 +209,9 @@ def test_an_instruction_that_the_cpu_executor_does_not_know(broken: Any) -> None
 
 @unit
 def test_without_a_gpu_only_the_cpu_executor_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_probe", lambda: "looked for a GPU, found none. Install one")
+    monkeypatch.setattr(device_info, "_probe", lambda: "looked for a GPU, found none. Install one")
     monkeypatch.setattr(placement, "executor", DriverExecutor)
-    monkeypatch.setattr(placement, "devices", devices.devices)
+    monkeypatch.setattr(placement, "devices", device_info.devices)
     with pytest.raises(DeviceUnavailable) as caught:
         cuevo.attention(**call(device="cuda:0"))
     message = str(caught.value)

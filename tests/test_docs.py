@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cuevo import blocks
+from cuevo import layouts
 from cuevo.cli import main
 from cuevo.layouts import drawing
 from cuevo.layouts.catalogue import find_picture
@@ -165,11 +165,11 @@ def test_siblings_have_the_same_operations() -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("kind", [blocks.Operand, blocks.ThreadblockMma, blocks.OutputTile])
+@pytest.mark.parametrize("kind", [layouts.Operand, layouts.ThreadblockMma, layouts.OutputTile])
 def test_the_tables_have_every_field(kind: type) -> None:
     rows = re.findall(r"^\| (`.*?) \|", BLOCKS.read_text(encoding="utf-8"), re.MULTILINE)
     named = {word.rpartition(".")[2] for row in rows for word in re.findall(r"`([\w.]+)`", row)}
-    of_parts = {"name", "a", "b"} if kind is not blocks.OutputTile else set()
+    of_parts = {"name", "a", "b"} if kind is not layouts.OutputTile else set()
     assert {field.name for field in fields(kind)} - named - of_parts == set()
 
 
@@ -250,7 +250,7 @@ def test_the_picture_of_accumulators_is_the_layout() -> None:
 
 @pytest.mark.unit
 def test_the_picture_of_an_output_tile_is_its_thread_map() -> None:
-    tile = blocks.OutputTile("y", threads=32, columns=32, rows=8, element_bytes=4, width=4)
+    tile = layouts.OutputTile("y", threads=32, columns=32, rows=8, element_bytes=4, width=4)
     expected = {}
     for thread in range(tile.threads):
         row, column = divmod(thread, tile.row_threads)

@@ -55,7 +55,8 @@ def test_an_installed_wheel_finds_its_own_kernels(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     program = (
-        "from cuevo.paths import ptx_directory; from cuevo.template import kernel_names; "
+        "from cuevo.toolchain.paths import ptx_directory; "
+        "from cuevo.toolchain import kernel_names; "
         "print(ptx_directory()); print(*kernel_names())"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -120,7 +121,7 @@ def test_frameworks_are_imported_by_their_own_modules_only():
 
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
-    "sim/compiled.py": {"numba"},  # the extra "sim"
+    "sim/arithmetic/compiled.py": {"numba"},  # the extra "sim"
     "torch.py": {"torch"},
     "jax.py": {"jax"},
 }

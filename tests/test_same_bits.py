@@ -8,22 +8,22 @@ What is approximate on the way, ex2, the reciprocal and the logarithm, is modell
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attention_cases
 import pytest
-from attention_cases import Case
-from attention_sweep import CASES, in_half_precision, name
-from backward_calls import arguments, named
-from backward_cases import BackwardCase
-from backward_sweep import CASES as BACKWARD
-from backward_sweep import name as backward_name
-from guarded import assert_same_bytes
+from helpers import attention_cases
+from helpers.attention_cases import Case
+from helpers.attention_sweep import CASES, in_half_precision, name
+from helpers.backward_calls import arguments, named
+from helpers.backward_cases import BackwardCase
+from helpers.backward_sweep import CASES as BACKWARD
+from helpers.backward_sweep import name as backward_name
+from helpers.guarded import assert_same_bytes
 
 import cuevo
-from cuevo.attention import _plans as forward_plans
-from cuevo.attention_backward import _plans as backward_plans
-from cuevo.driver import DriverExecutor
-from cuevo.ladder import ENVIRONMENT
-from cuevo.placement import architecture_of
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import architecture_of
+from cuevo.ops.backward import _plans as backward_plans
+from cuevo.ops.dispatch import ENVIRONMENT
+from cuevo.ops.forward import _plans as forward_plans
 from cuevo.sim import SimExecutor
 
 pytestmark = pytest.mark.gpu

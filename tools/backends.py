@@ -1,4 +1,5 @@
-"""Device memory, random inputs and events for the benchmark, through torch or through cuevo.driver.
+"""Device memory, random inputs and events for the benchmark, through torch or through
+cuevo.executors.driver.
 
 With torch, its own contenders take part and its allocator serves all; without it cuevo is measured
 alone, and no peer is needed to do so.
@@ -163,11 +164,11 @@ class TorchBackend:
 class DriverBackend:
     """Memory and events of cuevo's own driver executor; only cuevo runs on it."""
 
-    name = "cuevo.driver"
+    name = "cuevo.executors.driver"
 
     def __init__(self) -> None:
-        from cuevo.driver import executor
         from cuevo.errors import CuevoError
+        from cuevo.executors.driver import executor
 
         try:
             self._executor = executor(0)
@@ -218,8 +219,8 @@ class DriverBackend:
 
     def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
         from cuevo.arrays import view
-        from cuevo.device_array import copy_to_host
-        from cuevo.stream import resolve_stream
+        from cuevo.arrays.device_array import copy_to_host
+        from cuevo.cuda.stream import resolve_stream
 
         host = copy_to_host(view(array), resolve_stream())
         return np.asarray(host[index].astype(np.float64))
@@ -254,7 +255,7 @@ def read_facts(ordinal: int) -> DeviceFacts:
     """Attributes of a device."""
     from cuda.bindings import driver
 
-    from cuevo.devices import require_device
+    from cuevo.cuda.device_info import require_device
 
     names = driver.CUdevice_attribute
 

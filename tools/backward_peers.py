@@ -81,12 +81,12 @@ def _chosen_configurations(
     gradients: str, changes: Mapping[str, Any] | None, inputs: Inputs
 ) -> str:
     from cuevo.arrays import view
-    from cuevo.attention_backward import RUNGS
-    from cuevo.attention_problem import state_problem
+    from cuevo.executors.placement import architecture_of, executor_for
     from cuevo.kernels.backward import Problem
-    from cuevo.ladder import rung
-    from cuevo.placement import architecture_of, executor_for
-    from cuevo.plans import configure, load
+    from cuevo.ops.attention_problem import state_problem
+    from cuevo.ops.backward import RUNGS
+    from cuevo.ops.dispatch import rung
+    from cuevo.ops.plans import configure, load
 
     views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
     place = executor_for(None, list(views.values()))

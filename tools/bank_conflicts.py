@@ -13,8 +13,8 @@ the CPU executor. Each case is checked on both. Columns, sums over the launches:
     dev all   ..._mem_shared: these and others, cp.async among them
     excess    memory_l1_wavefronts_shared less ..._ideal, which Nsight Compute works out from the
               addresses, of ld, st and cp.async together; "-" where it does not
-    sim ...   wavefronts that another arrangement of the addresses would save (cuevo.sim.banks): of
-              ldmatrix and ld.shared, of st.shared, of cp.async
+    sim ...   wavefronts that another arrangement of the addresses would save
+              (cuevo.sim.memory.banks): of ldmatrix and ld.shared, of st.shared, of cp.async
 
 The first three are hardware counters. Beside conflicts they may count accesses that had to wait
 because copies landed at that moment, and what global loads read in the same banks; excess and the
@@ -44,9 +44,9 @@ from pathlib import Path
 from typing import Any
 
 from block_kernels import SUITES, Launched, WatchedDevice, WatchedSim
-from cuevo.devices import devices, why_none
-from cuevo.executor import Executor
-from cuevo.sim.banks import BankUse
+from cuevo.cuda.device_info import devices, why_none
+from cuevo.executors.protocol import Executor
+from cuevo.sim.memory.banks import BankUse
 from report import print_rows
 from sanitize import print_head
 

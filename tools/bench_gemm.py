@@ -262,7 +262,7 @@ def changes(label: str) -> dict[str, Any] | None:
     fields, the highest reads them.
     """
     from cuevo.cli.settings import read_values, split_settings
-    from cuevo.gemm import RUNGS
+    from cuevo.ops.product import RUNGS
 
     settings = split_settings(label.split(",")) if label else {}
     kinds = [rung.Config for rung in RUNGS]

@@ -28,16 +28,16 @@ from blocks import (
     test_output_tile,
     test_warp_iterator,
 )
-from blocks.covering import covering
 from blocks.harness import check_all
 from blocks.products import sample
+from helpers.covering import covering
 
-from cuevo.assemble import assemble
-from cuevo.driver import DriverExecutor
 from cuevo.errors import CuevoError
-from cuevo.executor import Executor, LoadedKernel
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor, LoadedKernel
 from cuevo.sim import SimExecutor
-from cuevo.template import RenderedKernel
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import RenderedKernel
 
 
 @dataclass(frozen=True)

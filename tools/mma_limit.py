@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cuevo.arrays import view
-from cuevo.placement import executor_for
-from cuevo.template import RenderedKernel, render
+from cuevo.executors.placement import executor_for
+from cuevo.toolchain.template import RenderedKernel, render
 
 BLOCK_M, BLOCK_N = 128, 256
 """The threadblock tile that gemm_sm80 takes for large products."""

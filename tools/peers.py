@@ -101,9 +101,9 @@ def arguments_of(inputs: Inputs, biases: str) -> dict[str, Any]:
 
 def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     from cuevo.arrays import view
-    from cuevo.attention_problem import state_problem
+    from cuevo.executors.placement import architecture_of, executor_for
     from cuevo.kernels import evoformer_forward_sm80 as kernel
-    from cuevo.placement import architecture_of, executor_for
+    from cuevo.ops.attention_problem import state_problem
 
     views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
     place = executor_for(None, list(views.values()))

@@ -34,8 +34,8 @@ from sim.recordings.recorder import Run, on_device, record_all
 from sim.recordings.replay import RECORDINGS, replay
 from sim.recordings.sweeps import VERSION, Sweep, alone, octaves, sweeps
 
-from cuevo.devices import devices, why_none
-from cuevo.driver import DriverExecutor
+from cuevo.cuda.device_info import devices, why_none
+from cuevo.executors.driver import DriverExecutor
 from cuevo.sim import SimExecutor
 from machine import circumstances
 

@@ -33,10 +33,10 @@ import numpy as np
 
 from block_kernels import SUITES, Launched, Suite, WatchedDevice, assemble_all
 from cuevo import attention, attention_backward, gemm, reference
-from cuevo.attention_backward import GRADS
-from cuevo.devices import devices, why_none
-from cuevo.executor import Executor
-from cuevo.ladder import ENVIRONMENT
+from cuevo.cuda.device_info import devices, why_none
+from cuevo.executors.protocol import Executor
+from cuevo.ops.backward import GRADS
+from cuevo.ops.dispatch import ENVIRONMENT
 from machine import circumstances
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")

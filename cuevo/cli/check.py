@@ -25,8 +25,8 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
+    from cuevo.check.instance import Report
     from cuevo.sim import Loop, Profile
-    from cuevo.trial import Report
 
 _DETAILS = """\
 examples:
@@ -68,7 +68,7 @@ def add_commands(subparsers: Subparsers) -> None:
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    from cuevo.trial import try_out
+    from cuevo.check.instance import try_out
 
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)

@@ -124,8 +124,8 @@ def check_package(package: str, purpose: str) -> Check:
 
 
 def check_kernel_files() -> Iterator[Check]:
-    from cuevo.paths import ptx_directory
-    from cuevo.template import kernel_names
+    from cuevo.toolchain.paths import ptx_directory
+    from cuevo.toolchain.template import kernel_names
 
     yield Check("kernel files", "ok", f"{len(kernel_names())} kernels in {ptx_directory()}")
 
@@ -148,7 +148,7 @@ def check_assembler() -> Iterator[Check]:
 
 
 def check_devices() -> Iterator[Check]:
-    from cuevo.driver import devices, require_device, why_none
+    from cuevo.executors.driver import devices, require_device, why_none
 
     found = devices()
     if not found:
@@ -166,7 +166,7 @@ def check_devices() -> Iterator[Check]:
 
 
 def check_cache() -> Iterator[Check]:
-    from cuevo import cache
+    from cuevo.toolchain import cache
 
     directory = cache.default.directory
     advice = (

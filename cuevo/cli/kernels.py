@@ -24,7 +24,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from cuevo.template import RenderedKernel
+    from cuevo.toolchain.template import RenderedKernel
 
 _SET_HELP = "a kernel parameter; `cuevo kernels` lists them; may be given several times"
 
@@ -160,7 +160,7 @@ def render_kernel(
     module: Any, words: list[str], architectures: Sequence[str]
 ) -> tuple[Any, RenderedKernel]:
     """Configuration and text of a kernel; arguments and errors as of `configure_kernel`."""
-    from cuevo.template import render
+    from cuevo.toolchain.template import render
 
     config = configure_kernel(module, words, architectures)
     return config, render(module.NAME, module.values(config))
@@ -224,7 +224,7 @@ def with_origins(rendered: RenderedKernel) -> str:
 
 
 def run_assemble(arguments: argparse.Namespace) -> int:
-    from cuevo.assemble import LOWEST_ARCH, assemble
+    from cuevo.toolchain.assembler import LOWEST_ARCH, assemble
 
     module = kernel_module(arguments.kernel)
     default = lowest_architecture(module, LOWEST_ARCH)

@@ -6,8 +6,8 @@ from math import ceil, gcd
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.division import magic
 from cuevo.kernels.backward import stats_shape
+from cuevo.toolchain.division import magic
 
 __all__ = [
     "MINIMUM_ARCH",

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.division import magic
-from cuevo.kernels import attention, choice
+from cuevo.kernels import choice, forward
+from cuevo.toolchain.division import magic
 
 __all__ = [
     "FOLLOWS",
@@ -42,7 +42,7 @@ def stats_shape(positions: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Problem(attention.Problem):
+class Problem(forward.Problem):
     """One side of a backward pass, and what is wanted of it."""
 
     side: str = "keys"
@@ -233,7 +233,7 @@ def parameters(
         "longer_chunks": config.row_groups(problem) % chunks,
         "chunks": chunks,
         "gradient_scale": scale,
-        **attention.scale_fields(scale, config.dtype),
+        **forward.scale_fields(scale, config.dtype),
     }
     for name, array, axis in (
         ("q", q, "query"),

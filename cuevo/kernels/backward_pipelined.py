@@ -8,12 +8,11 @@ from math import ceil
 from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
-from cuevo.blocks import ThreadblockMma
 from cuevo.kernels import backward, choice
-from cuevo.kernels.attention import BIAS_BYTES
-from cuevo.kernels.attention_pipelined import HeadOperand, Instruction, RowCopy, power_of_two
 from cuevo.kernels.backward import Problem, SideConfig, most_chunks
-from cuevo.layouts import SharedTile
+from cuevo.kernels.forward import BIAS_BYTES
+from cuevo.kernels.forward_pipelined import HeadOperand, Instruction, RowCopy, power_of_two
+from cuevo.layouts import SharedTile, ThreadblockMma
 
 _MOST_GRADIENTS = 64
 """Accumulators of gradients that a lane has registers for."""

@@ -11,8 +11,8 @@ from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import backward, choice
-from cuevo.kernels.attention import BIAS_BYTES
 from cuevo.kernels.backward import Problem, SideConfig, cost, most_chunks, parameters
+from cuevo.kernels.forward import BIAS_BYTES
 from cuevo.layouts import SharedTile, swizzle
 
 __all__ = [

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import attention, attention_pipelined
-from cuevo.kernels.attention import Problem, parameters
-from cuevo.kernels.attention_pipelined import PipelinedConfig, Shapes, adapt, values
+from cuevo.kernels import forward, forward_pipelined
 from cuevo.kernels.choice import cheapest, roomier
+from cuevo.kernels.forward import Problem, parameters
+from cuevo.kernels.forward_pipelined import PipelinedConfig, Shapes, adapt, values
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -45,7 +45,7 @@ def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
     """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
-    return tuple(attention_pipelined.violations(config, NAME, MINIMUM_ARCH, arch, problem))
+    return tuple(forward_pipelined.violations(config, NAME, MINIMUM_ARCH, arch, problem))
 
 
 #: The speeds are guesses: the more queries a warp has, the fewer fragments of K and V it reads for
@@ -59,9 +59,9 @@ SHAPES: Shapes = (
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    return attention_pipelined.candidates(Config, SHAPES, problem)
+    return forward_pipelined.candidates(Config, SHAPES, problem)
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)
+    return cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)

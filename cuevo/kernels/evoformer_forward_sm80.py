@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import attention, choice
-from cuevo.kernels.attention import BIAS_BYTES, Problem, parameters
+from cuevo.kernels import choice, forward
+from cuevo.kernels.forward import BIAS_BYTES, Problem, parameters
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -110,7 +110,7 @@ class Config:
         """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows,
         then batches.
         """
-        return attention.grid(self, problem)
+        return forward.grid(self, problem)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -326,7 +326,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return choice.cheapest(NAME, candidates(problem), violations, attention.cost, problem, arch)
+    return choice.cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)
 
 
 def roomier(config: Config) -> Iterator[Config]:

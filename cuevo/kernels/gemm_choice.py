@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from cuevo.architectures import Architecture
-from cuevo.kernels.gemm import Config, Problem, Shape
+from cuevo.kernels.gemm_mma import Config, Problem, Shape
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 

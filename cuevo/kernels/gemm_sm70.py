@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import gemm, gemm_choice, gemm_sm75
+from cuevo.kernels import gemm_choice, gemm_mma, gemm_sm75
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, adapt, addresses, parameters, roomier, values
+from cuevo.kernels.gemm_mma import Config, Problem, adapt, addresses, parameters, roomier, values
 
 __all__ = [
     "DEFAULTS",
@@ -41,7 +41,7 @@ def violations(
         return (f"mma.m8n8k4 needs sm_{MINIMUM_ARCH}; this is {arch.name}",)
     reasons = [
         *gemm_choice.violations_of_pipelined(config),
-        *gemm.violations(config, arch, problem, INSTRUCTIONS),
+        *gemm_mma.violations(config, arch, problem, INSTRUCTIONS),
     ]
     if arch.number >= 80 and config.warp_m * config.warp_n > 64 * 32:
         reasons.append(

@@ -3,9 +3,18 @@
 from collections.abc import Iterator
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import gemm, gemm_choice
+from cuevo.kernels import gemm_choice, gemm_mma
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, Shape, adapt, addresses, parameters, roomier, values
+from cuevo.kernels.gemm_mma import (
+    Config,
+    Problem,
+    Shape,
+    adapt,
+    addresses,
+    parameters,
+    roomier,
+    values,
+)
 
 __all__ = [
     "DEFAULTS",
@@ -54,7 +63,7 @@ def violations(
     if arch.number < MINIMUM_ARCH:
         return (f"ldmatrix and mma.m16n8k8 need sm_{MINIMUM_ARCH}; this is {arch.name}",)
     pipelined = gemm_choice.violations_of_pipelined(config)
-    return (*pipelined, *gemm.violations(config, arch, problem, INSTRUCTIONS))
+    return (*pipelined, *gemm_mma.violations(config, arch, problem, INSTRUCTIONS))
 
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:

@@ -3,9 +3,18 @@
 from collections.abc import Iterator
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import gemm, gemm_choice
+from cuevo.kernels import gemm_choice, gemm_mma
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import Config, Problem, Shape, adapt, addresses, parameters, roomier, values
+from cuevo.kernels.gemm_mma import (
+    Config,
+    Problem,
+    Shape,
+    adapt,
+    addresses,
+    parameters,
+    roomier,
+    values,
+)
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -49,7 +58,7 @@ def violations(
     """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
     if arch.number < MINIMUM_ARCH:
         return (f"cp.async and mma.m16n8k16 need sm_{MINIMUM_ARCH}; this is {arch.name}",)
-    return tuple(gemm.violations(config, arch, problem, INSTRUCTIONS))
+    return tuple(gemm_mma.violations(config, arch, problem, INSTRUCTIONS))
 
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:

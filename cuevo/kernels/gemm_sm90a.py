@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
-from cuevo.context import PrimaryContext
-from cuevo.division import magic
+from cuevo.cuda.context import PrimaryContext
+from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm import SIZES, Problem, Staging, foreign, values, whole_access
+from cuevo.kernels.gemm_mma import SIZES, Problem, Staging, foreign, values, whole_access
 from cuevo.layouts import M16N8, Accumulator
-from cuevo.tensor_map import TensorMap
+from cuevo.toolchain.division import magic
 
 __all__ = [
     "MINIMUM_ARCH",

@@ -6,7 +6,7 @@ from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.division import magic
+from cuevo.toolchain.division import magic
 
 __all__ = ["MINIMUM_ARCH", "NAME", "SUMMARY", "Config", "parameters", "values", "violations"]
 

@@ -1,4 +1,5 @@
-"""Who holds which element, as data: fragments of tensor-core instructions, shared-memory swizzles.
+"""Who holds which element, as data: fragments of tensor-core instructions, shared-memory swizzles,
+the tiles of a threadblock.
 
 Each fact is stated here once; templates, the CPU executor, the tests and the pictures take it from
 here.
@@ -44,6 +45,7 @@ from cuevo.layouts.fragments import (
     Fragment,
 )
 from cuevo.layouts.swizzle import CHUNK_BYTES, SharedTile, swizzle, swizzled_chunk
+from cuevo.layouts.tiles import Operand, OutputTile, ThreadblockMma
 from cuevo.layouts.wgmma import WGMMA_A, WGMMA_A_TF32, wgmma_accumulator
 
 __all__ = [
@@ -85,8 +87,11 @@ __all__ = [
     "Fragment",
     "MatrixDescriptor",
     "MatrixOperand",
+    "Operand",
+    "OutputTile",
     "Row",
     "SharedTile",
+    "ThreadblockMma",
     "swizzle",
     "swizzled_chunk",
     "wgmma_accumulator",

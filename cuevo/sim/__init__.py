@@ -7,11 +7,11 @@ What is checked, each fault with file, line, block and thread: instructions and 
 is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
 of the launch; shared accesses against what was written, what asynchronous copies still own, and
 what other warps, and other lanes of the warp, do between the same two barriers, or where there are
-mbarriers and asynchronous units, without knowing of each other (`cuevo.sim.causality`); alignment;
-local memory and registers that were never written; ``.aligned`` instructions and member masks under
-divergence; barriers and mbarriers that are never complete; fences of the asynchronous proxy;
-registers that a wgmma in flight uses, its fences, groups and descriptors, and that all warps of a
-warpgroup run it. Not checked: the order of accesses to global memory.
+mbarriers and asynchronous units, without knowing of each other (`cuevo.sim.memory.happens_before`);
+alignment; local memory and registers that were never written; ``.aligned`` instructions and member
+masks under divergence; barriers and mbarriers that are never complete; fences of the asynchronous
+proxy; registers that a wgmma in flight uses, its fences, groups and descriptors, and that all warps
+of a warpgroup run it. Not checked: the order of accesses to global memory.
 
 Where the PTX ISA leaves a choice: wgmma reads shared memory when it is issued, a warp its 16 rows
 of A and all of B, and writes its accumulators when it is waited for, no sooner; asynchronous copies
@@ -26,10 +26,10 @@ in its last launch, for each access of shared memory the wavefronts that its ban
 each of global memory the sectors.
 """
 
-from cuevo.sim.banks import BankUse
-from cuevo.sim.executor import LoadedKernel, SimExecutor
-from cuevo.sim.profile import InstructionUse, Loop, Profile
-from cuevo.sim.sectors import SectorUse
+from cuevo.sim.memory.banks import BankUse
+from cuevo.sim.memory.sectors import SectorUse
+from cuevo.sim.run.executor import LoadedKernel, SimExecutor
+from cuevo.sim.run.profile import InstructionUse, Loop, Profile
 
 __all__ = [
     "BankUse",

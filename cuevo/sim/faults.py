@@ -16,7 +16,7 @@ class Origin(Protocol):
 
 
 class KernelText(Protocol):
-    """What the executor needs of a rendered kernel; `cuevo.template.RenderedKernel` has it."""
+    """What the executor needs of a rendered kernel; `cuevo.toolchain.RenderedKernel` has it."""
 
     @property
     def name(self) -> str: ...

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from cuevo.arrays import contiguous_strides, view
-from cuevo.blocks import Operand, ThreadblockMma
-from cuevo.driver import DriverExecutor
-from cuevo.placement import executor_for
-from cuevo.template import RenderedKernel, render
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import executor_for
+from cuevo.layouts import Operand, ThreadblockMma
+from cuevo.toolchain.template import RenderedKernel, render
 
 BLOCK_M = 64
 WIDTHS = (32, 64, 128)

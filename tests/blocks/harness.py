@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from guarded import POISON, OnDevice, Strided, host_views, lay_out
+from helpers.guarded import POISON, OnDevice, Strided, host_views, lay_out
 
-from cuevo.driver import DriverExecutor
 from cuevo.errors import CuevoError
-from cuevo.executor import Executor, LoadedKernel
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor, LoadedKernel
 from cuevo.sim import SimExecutor
-from cuevo.template import RenderedKernel, render
+from cuevo.toolchain.template import RenderedKernel, render
 
 DIRECTORY = Path(__file__).parent / "ptx"
 """Test kernels and their ``cuevo.h``; ``lib`` in it is the shipped one."""

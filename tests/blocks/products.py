@@ -7,16 +7,16 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from blocks.covering import covering, every
 from blocks.harness import array, assert_no_conflicts, empty, instance, run, same
-from guarded import DTYPES, Strided
+from helpers.covering import covering, every
+from helpers.guarded import DTYPES, Strided
 
 from cuevo.architectures import architecture
-from cuevo.blocks import INSTRUCTIONS, Operand, ThreadblockMma
-from cuevo.executor import Executor, LoadedKernel
+from cuevo.executors.protocol import Executor, LoadedKernel
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
-from cuevo.sim import tensor_core
-from cuevo.sim.quad_product import quad_product
+from cuevo.layouts.tiles import INSTRUCTIONS, Operand, ThreadblockMma
+from cuevo.sim.arithmetic import tensor_core
+from cuevo.sim.arithmetic.quad_product import quad_product
 
 
 def broken(x: Operand) -> Iterator[str]:

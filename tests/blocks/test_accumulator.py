@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import array, both, check_all, empty, instance, parts, run, same
+from helpers.covering import covering, every
 
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, WGMMA, WGMMA_F16, Accumulator
 
 LAYOUTS = (M16N8, M16N8_F16, M8N8K4, M8N8K4_F16, WGMMA, WGMMA_F16)

@@ -7,7 +7,6 @@ from math import ceil
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import (
     array,
     assert_no_conflicts,
@@ -19,9 +18,10 @@ from blocks.harness import (
     run,
     same,
 )
+from helpers.covering import covering, every
 
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.layouts import SharedTile
 
 PAINT = 0xA5
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def pass_rows(self) -> int:
-        """As `blocks.Operand` has it."""
+        """As `layouts.Operand` has it."""
         period = self.tile.period
         return min(self.threads // self.chunks // period * period, self.rows)
 
@@ -65,7 +65,7 @@ class Case:
 
 
 def possible(case: Case) -> bool:
-    """What `blocks.Operand` says of the same numbers."""
+    """What `layouts.Operand` says of the same numbers."""
     power_of_two = not case.chunks & (case.chunks - 1)
     return (
         case.threads >= case.chunks * case.tile.period

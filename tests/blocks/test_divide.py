@@ -5,12 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from blocks.covering import every
 from blocks.harness import array, both, check_all, empty, instance, run, same
+from helpers.covering import every
 
-from cuevo.division import magic
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
+from cuevo.toolchain.division import magic
 
 DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 24, 31, 64, 100, 641, 1000, 65537, 2**30, 2**31 - 1)
 THREADS = 256

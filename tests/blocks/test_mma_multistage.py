@@ -7,7 +7,7 @@ import pytest
 from blocks.harness import both, check_all, on_cpu, parts
 from blocks.products import Product, check, drawn, sample, strangers
 
-from cuevo.driver import DriverExecutor
+from cuevo.executors.driver import DriverExecutor
 
 TILINGS: dict[str, Any] = {
     "stages": (2, 3, 4, 5, 6),

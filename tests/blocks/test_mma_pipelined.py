@@ -7,7 +7,7 @@ from blocks import test_mma_multistage as multistage
 from blocks.harness import check_all, on_cpu, parts
 from blocks.products import Product, check, drawn, sample, strangers
 
-from cuevo.driver import DriverExecutor
+from cuevo.executors.driver import DriverExecutor
 
 TILINGS = multistage.TILINGS | {
     "stages": (2,),

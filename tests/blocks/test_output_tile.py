@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import (
     array,
     both,
@@ -18,11 +17,12 @@ from blocks.harness import (
     run,
     same,
 )
+from helpers.covering import covering, every
 
-from cuevo.blocks import OutputTile
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.template import RenderedKernel
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
+from cuevo.layouts import OutputTile
+from cuevo.toolchain.template import RenderedKernel
 
 SCRIPTS = {
     "move": ("offset", "load", "advance", "advance", "store"),

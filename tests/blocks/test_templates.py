@@ -5,7 +5,7 @@ import re
 import pytest
 from blocks.harness import DIRECTORY
 
-from cuevo.paths import ptx_directory
+from cuevo.toolchain.paths import ptx_directory
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""lib/warp_iterator.ptx: every operand tile that `blocks.Operand` admits, read as fragments."""
+"""lib/warp_iterator.ptx: every operand tile that `layouts.Operand` admits, read as fragments."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -7,7 +7,6 @@ from math import ceil
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import (
     array,
     assert_no_conflicts,
@@ -20,12 +19,13 @@ from blocks.harness import (
     same,
 )
 from blocks.products import broken
+from helpers.covering import covering, every
 
 from cuevo import layouts
-from cuevo.blocks import INSTRUCTIONS, Operand
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.layouts import SharedTile
+from cuevo.layouts.tiles import INSTRUCTIONS, Operand
 
 EXTENTS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 WARP_EXTENTS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 192, 256)

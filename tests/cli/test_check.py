@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from cuevo.check.instance import Finding, Report
 from cuevo.cli import main
-from cuevo.trial import Finding, Report
 
 pytestmark = pytest.mark.kernel
 
@@ -47,7 +47,7 @@ def test_findings_are_printed_and_fail(capsys, monkeypatch):
         Finding("warning", "ptx/lib/gemm.ptx:9", "bank conflicts"),
     )
     report = Report("gemm_sm80(...)", "sm_80", findings, {}, None)
-    monkeypatch.setattr("cuevo.trial.try_out", lambda *arguments: report)
+    monkeypatch.setattr("cuevo.check.instance.try_out", lambda *arguments: report)
     assert main(["check", "gemm_sm80"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "gemm_sm80(...) as sm_80 runs it",

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from cuevo.assemble import LOWEST_ARCH, assemble
 from cuevo.cli import main
 from cuevo.cli.kernels import lowest_architecture, render_kernel
 from cuevo.kernels import evoformer_forward_sm80, registry
-from cuevo.template import render
+from cuevo.toolchain.assembler import LOWEST_ARCH, assemble
+from cuevo.toolchain.template import render
 
 pytestmark = pytest.mark.unit
 

@@ -12,14 +12,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import array, assert_no_conflicts, both, check_all, empty, on_cpu, parts, run
-from guarded import DTYPES
+from helpers.covering import covering, every
+from helpers.guarded import DTYPES
 
-from cuevo.assemble import assemble
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.template import RenderedKernel
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import RenderedKernel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "row_softmax"

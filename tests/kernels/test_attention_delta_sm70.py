@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import array, check_all, empty, parts, run
-from guarded import DTYPES, Strided, assert_same_bytes, fail, host_views, lay_out
-from query_statistics import unblocked
+from helpers.covering import covering, every
+from helpers.guarded import DTYPES, Strided, assert_same_bytes, fail, host_views, lay_out
+from helpers.query_statistics import unblocked
 
 from cuevo.architectures import architecture
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 F32 = np.dtype(np.float32)
 HEAD_DIMS = tuple(range(8, 129, 8))

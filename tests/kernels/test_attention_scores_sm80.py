@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import DTYPES, POISON, OnDevice, Strided, host_views, lay_out
+from helpers.attention_cases import DTYPES, POISON, OnDevice, Strided, host_views, lay_out
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 F32 = np.dtype(np.float32)
 HEAD_DIMS = tuple(range(8, 129, 8))

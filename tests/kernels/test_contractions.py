@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from shipped_kernels import (
+from helpers.shipped_kernels import (
     gradient_instances,
     instances,
     memory_instances,
@@ -15,7 +15,7 @@ from shipped_kernels import (
 )
 
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.template import render
 
 SAMPLE = 3
 """Instances of each kernel."""

@@ -4,19 +4,19 @@ from dataclasses import fields, replace
 from math import ceil, log2
 from typing import Any
 
-import backward_cases as cases
 import numpy as np
 import pytest
-from backward_calls import sides
-from backward_cases import BackwardCase
-from guarded import host_views, lay_out
+from helpers import backward_cases as cases
+from helpers.backward_calls import sides
+from helpers.backward_cases import BackwardCase
+from helpers.guarded import host_views, lay_out
 
 from cuevo.architectures import architecture
-from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels.backward import Problem, padded
 from cuevo.kernels.evoformer_backward_sm80 import Config
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 pytestmark = pytest.mark.unit
 

@@ -12,34 +12,34 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import backward_cases as cases
 import pytest
-from attention_sweep import TRAITS, WHOLE, covering, in_half_precision
-from backward_calls import KEYS_GRADS, OPERANDS, QUERIES_GRADS, arguments, named, sides
-from backward_cases import GRAD_LAYOUTS, GRADS, BackwardCase
-from backward_sweep import CASES, name
-from device_calls import moved
-from executors import Recorder
-from guarded import assert_same_bytes, check_guards, host_views
-from ledgers import opcodes
+from helpers import backward_cases as cases
+from helpers.attention_sweep import TRAITS, WHOLE, covering, in_half_precision
+from helpers.backward_calls import KEYS_GRADS, OPERANDS, QUERIES_GRADS, arguments, named, sides
+from helpers.backward_cases import GRAD_LAYOUTS, GRADS, BackwardCase
+from helpers.backward_sweep import CASES, name
+from helpers.device_calls import moved
+from helpers.executors import Recorder
+from helpers.guarded import assert_same_bytes, check_guards, host_views
+from helpers.ledgers import opcodes
 
 import cuevo
-from cuevo import backward_plan
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import packed
-from cuevo.assemble import assemble
-from cuevo.backward_plan import RUNGS, Wanted, make_plan
-from cuevo.driver import DriverExecutor
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import architecture_of
 from cuevo.kernels import evoformer_backward_sm70 as sm70
 from cuevo.kernels import evoformer_backward_sm75 as sm75
 from cuevo.kernels import evoformer_backward_sm80 as sm80
 from cuevo.kernels.backward import Problem, padded
 from cuevo.kernels.backward_pipelined import PipelinedConfig
-from cuevo.ladder import ENVIRONMENT, rung
-from cuevo.placement import architecture_of
+from cuevo.ops import backward_plan
+from cuevo.ops.backward_plan import RUNGS, Wanted, make_plan
+from cuevo.ops.dispatch import ENVIRONMENT, rung
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit

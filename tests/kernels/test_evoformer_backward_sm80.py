@@ -11,27 +11,34 @@ from itertools import combinations
 from math import log2
 from typing import Any
 
-import backward_cases as cases
 import numpy as np
 import pytest
-from backward_calls import KEYS_GRADS, QUERIES_GRADS, arguments, configurations, named, sides
-from backward_cases import GRAD_LAYOUTS, BackwardCase
-from backward_sweep import CASES, name
-from executors import Recorder
-from guarded import Strided, assert_same_bytes, check_guards, host_views, lay_out
-from query_statistics import blocked
+from helpers import backward_cases as cases
+from helpers.backward_calls import (
+    KEYS_GRADS,
+    QUERIES_GRADS,
+    arguments,
+    configurations,
+    named,
+    sides,
+)
+from helpers.backward_cases import GRAD_LAYOUTS, BackwardCase
+from helpers.backward_sweep import CASES, name
+from helpers.executors import Recorder
+from helpers.guarded import Strided, assert_same_bytes, check_guards, host_views, lay_out
+from helpers.query_statistics import blocked
 
 import cuevo
 from cuevo import reference
 from cuevo.architectures import architecture
-from cuevo.attention_problem import check_scale
-from cuevo.header import load_header
 from cuevo.kernels import evoformer_backward_sm80 as backward
-from cuevo.kernels.attention import scale_fields
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.kernels.evoformer_backward_sm80 import Config
+from cuevo.kernels.forward import scale_fields
+from cuevo.ops.attention_problem import check_scale
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 pytestmark = pytest.mark.kernel
 

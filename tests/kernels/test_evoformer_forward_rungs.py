@@ -9,27 +9,27 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import attention_cases as cases
 import numpy as np
 import pytest
-from attention_cases import Case, OnDevice, Strided
-from attention_sweep import CASES, covering, in_half_precision, name
-from ledgers import opcodes
+from helpers import attention_cases as cases
+from helpers.attention_cases import Case, OnDevice, Strided
+from helpers.attention_sweep import CASES, covering, in_half_precision, name
+from helpers.ledgers import opcodes
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-from cuevo.assemble import assemble
-from cuevo.attention_problem import check_scale, state_problem
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor, LoadedKernel
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import architecture_of
+from cuevo.executors.protocol import Executor, LoadedKernel
 from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
-from cuevo.kernels.attention import Problem
-from cuevo.placement import architecture_of
+from cuevo.kernels.forward import Problem
+from cuevo.ops.attention_problem import check_scale, state_problem
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit

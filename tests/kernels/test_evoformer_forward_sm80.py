@@ -5,22 +5,22 @@ from functools import cache
 from math import log2
 from typing import Any
 
-import attention_cases as cases
 import numpy as np
 import pytest
-from attention_cases import Case, OnDevice, Strided
-from attention_sweep import CASES, name
+from helpers import attention_cases as cases
+from helpers.attention_cases import Case, OnDevice, Strided
+from helpers.attention_sweep import CASES, name
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-from cuevo.attention_problem import check_scale, state_problem
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.evoformer_forward_sm80 import Config, Problem
+from cuevo.ops.attention_problem import check_scale, state_problem
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 
 @cache

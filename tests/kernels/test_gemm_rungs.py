@@ -9,29 +9,29 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import gemm_cases as cases
 import numpy as np
 import pytest
-from attention_sweep import WHOLE as WHOLE_SWEEPS
-from attention_sweep import Deck
-from gemm_cases import Arrays, GemmCase
-from gemm_sweep import CASES as ALL
-from gemm_sweep import name
-from guarded import OnDevice, host_views
+from helpers import gemm_cases as cases
+from helpers.attention_sweep import WHOLE as WHOLE_SWEEPS
+from helpers.attention_sweep import Deck
+from helpers.gemm_cases import Arrays, GemmCase
+from helpers.gemm_sweep import CASES as ALL
+from helpers.gemm_sweep import name
+from helpers.guarded import OnDevice, host_views
 from kernels.test_ledger import opcodes
 
 from cuevo.architectures import architecture
 from cuevo.arrays import copy_to_host, view
-from cuevo.assemble import assemble
-from cuevo.driver import DriverExecutor
-from cuevo.gemm_problem import check_operands
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import gemm_sm70, gemm_sm75
-from cuevo.kernels.gemm import Config, Problem
+from cuevo.kernels.gemm_mma import Config, Problem
+from cuevo.ops.gemm_problem import check_operands
 from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.sim.arithmetic.quad_product import quad_product
 from cuevo.sim.faults import KernelText
-from cuevo.sim.quad_product import quad_product
-from cuevo.template import render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit

@@ -8,33 +8,33 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import gemm_cases as cases
 import numpy as np
 import pytest
-from attention_sweep import WHOLE as WHOLE_SWEEPS
-from attention_sweep import Deck
-from gemm_cases import Arrays, GemmCase
-from gemm_sweep import CASES as ALL
-from gemm_sweep import name
-from guarded import OnDevice, host_views
+from helpers import gemm_cases as cases
+from helpers.attention_sweep import WHOLE as WHOLE_SWEEPS
+from helpers.attention_sweep import Deck
+from helpers.gemm_cases import Arrays, GemmCase
+from helpers.gemm_sweep import CASES as ALL
+from helpers.gemm_sweep import name
+from helpers.guarded import OnDevice, host_views
 from kernels.test_ledger import opcodes
 
 import cuevo
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView, view
-from cuevo.assemble import assemble
-from cuevo.driver import DriverExecutor
-from cuevo.gemm import RUNGS
-from cuevo.gemm_problem import check_operands
-from cuevo.header import load_header
+from cuevo.cuda.tensor_map import TensorMap
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import architecture_of
 from cuevo.kernels import gemm_sm80, gemm_sm90a
-from cuevo.kernels.gemm import Problem
+from cuevo.kernels.gemm_mma import Problem
 from cuevo.kernels.gemm_sm90a import Config
-from cuevo.ladder import ENVIRONMENT, rung
-from cuevo.placement import architecture_of
+from cuevo.ops.dispatch import ENVIRONMENT, rung
+from cuevo.ops.gemm_problem import check_operands
+from cuevo.ops.product import RUNGS
 from cuevo.sim import SimExecutor
-from cuevo.template import render
-from cuevo.tensor_map import TensorMap
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blocks.covering import covering, every
 from blocks.harness import check_all, empty, parts, run
-from guarded import DTYPES, Strided, fail, host_views, lay_out
+from helpers.covering import covering, every
+from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
 
 from cuevo.architectures import architecture
-from cuevo.driver import DriverExecutor
-from cuevo.executor import Executor
-from cuevo.header import load_header
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
 from cuevo.kernels import key_bias_sm70 as key_bias
 from cuevo.kernels.backward import padded
 from cuevo.sim import SimExecutor
-from cuevo.template import render
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
 
 F32 = np.dtype(np.float32)
 MASKS = ("bounds", "bool", "f16", "bf16", "f32")

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from ledgers import opcodes
+from helpers.ledgers import opcodes
 
 from cuevo.architectures import architecture
-from cuevo.assemble import assemble
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
-from cuevo.template import render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import render
 
 CONFIGS = [
     forward.Config(

@@ -6,16 +6,16 @@ from itertools import product
 from typing import Any
 
 import pytest
-import shipped_kernels as shipped
+from helpers import shipped_kernels as shipped
 
 from cuevo.architectures import architecture
-from cuevo.assemble import Cubin, assemble
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import registry
-from cuevo.template import RenderedKernel, kernel_names, render
+from cuevo.toolchain.assembler import Cubin, assemble
+from cuevo.toolchain.template import RenderedKernel, kernel_names, render
 
 unit = pytest.mark.unit
 REGISTERS = 65536
@@ -109,7 +109,7 @@ def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
     assert not changed, (
         f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first "
         f"is {changed[0]}; "
-        "if that is meant, run `python tests/shipped_kernels.py`"
+        "if that is meant, run `python tests/helpers/shipped_kernels.py`"
     )
 
 

@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuevo.sim import (
-    LoadedKernel,
-    Profile,
-    SimExecutor,
-    exponential,
-    float32,
-    halves,
-    tensor_core,
-)
+from cuevo.sim import LoadedKernel, Profile, SimExecutor
+from cuevo.sim.arithmetic import exponential, float32, halves, tensor_core
 
 Array = NDArray[Any]
 

@@ -16,10 +16,11 @@ from sim.instructions.statements import DECLARATIONS, WIDE, statement
 from sim.instructions.test_table_assembled import sample
 
 from cuevo.arrays import view
+from cuevo.cuda.tensor_map import TensorMap
 from cuevo.errors import SimulatorError
-from cuevo.sim import SimExecutor, executor, schedule
+from cuevo.sim import SimExecutor
 from cuevo.sim.instructions.table import forms
-from cuevo.tensor_map import TensorMap
+from cuevo.sim.run import executor, schedule
 
 pytestmark = pytest.mark.kernel
 

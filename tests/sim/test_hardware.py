@@ -11,7 +11,7 @@ from sim.recordings.recorder import on_device, record_all
 from sim.recordings.replay import replay
 from sim.recordings.sweeps import sweeps
 
-from cuevo.driver import DriverExecutor
+from cuevo.executors.driver import DriverExecutor
 
 pytestmark = pytest.mark.gpu
 

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cuevo.assemble import assemble
 from cuevo.layouts import MMA_M16N8K16_A, MMA_M16N8K16_B
+from cuevo.toolchain.assembler import assemble
 from mma_limit import FRAGMENTS, instance, mma_alone, threads
 
 SIZE = (128, 512, 100)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.spaces import SIZE, WINDOWS
-from cuevo.sim.syntax import AddressOperand, RegisterOperand, SymbolOperand
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.spaces import SIZE, WINDOWS
+from cuevo.sim.text.syntax import AddressOperand, RegisterOperand, SymbolOperand
+from cuevo.sim.text.types import TYPES, ScalarType
 
 POLICY = np.uint64(0x501C << 48)
 """What cache policies begin with here; on hardware their form is not documented."""

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import spaces
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory import spaces
+from cuevo.sim.text.types import TYPES
 
 
 def convert(b: Binder, m: Modifiers) -> Step:

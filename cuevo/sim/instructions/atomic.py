@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
-from cuevo.sim.global_memory import unit_dtype
+from cuevo.sim.arithmetic import float32, halves
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.spaces import FIRST, WINDOWS
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.spaces import FIRST, WINDOWS
+from cuevo.sim.text.types import TYPES, ScalarType
 
 Function = Callable[..., Any]
 """What was found and the operands to what is left; on scalars or arrays."""

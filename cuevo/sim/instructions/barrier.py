@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.flow import Vote
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.syntax import IntegerOperand
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.sync.flow import Vote
+from cuevo.sim.text.syntax import IntegerOperand
+from cuevo.sim.text.types import TYPES
 
 
 def _per_warp(b: Binder, index: int) -> Callable[[Mask], AnyArray]:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES, ScalarType
 
 
 def permute_bytes(b: Binder, m: Modifiers) -> Step:

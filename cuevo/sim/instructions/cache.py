@@ -3,11 +3,11 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 
 def create_policy(b: Binder, m: Modifiers) -> Step:

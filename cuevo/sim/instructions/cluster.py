@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.shared_memory import RANK
-from cuevo.sim.spaces import WINDOWS
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.shared_memory import RANK
+from cuevo.sim.memory.spaces import WINDOWS
+from cuevo.sim.text.types import TYPES
 
 
 def _offset(b: Binder, m: Modifiers) -> Callable[[Mask], tuple[AnyArray, AnyArray]]:

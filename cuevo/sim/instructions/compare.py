@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.arithmetic import float32, halves
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES, ScalarType
 
 _ORDERED = {
     "eq": np.equal,

@@ -3,11 +3,11 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.flow import Flow
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.syntax import (
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.sync.flow import Flow
+from cuevo.sim.text.syntax import (
     CallOperand,
     LabelOperand,
     Operand,
@@ -17,7 +17,7 @@ from cuevo.sim.syntax import (
     TargetsOperand,
     Variable,
 )
-from cuevo.sim.types import TYPES
+from cuevo.sim.text.types import TYPES
 
 
 def branch(b: Binder, m: Modifiers) -> Step:

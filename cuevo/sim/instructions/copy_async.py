@@ -3,13 +3,13 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.syntax import IntegerOperand
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.text.syntax import IntegerOperand
+from cuevo.sim.text.types import TYPES
 
 
 def copy(b: Binder, m: Modifiers) -> Step:

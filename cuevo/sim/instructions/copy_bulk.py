@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.instructions import access, atomic
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine import Machine
-from cuevo.sim.mbarriers import BYTES
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.sync.mbarriers import BYTES
+from cuevo.sim.text.types import TYPES
 
 UNIT = 16
 """Bytes that addresses and sizes are multiples of."""

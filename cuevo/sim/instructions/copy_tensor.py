@@ -5,18 +5,18 @@ from functools import partial
 
 import numpy as np
 
+from cuevo.cuda.tensor_map import ALIGNMENT, BYTES, TensorMap
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access, atomic, copy_bulk
 from cuevo.sim.instructions.copy_bulk import each_thread, in_name_of
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine import Machine
-from cuevo.sim.spaces import SIZE, WINDOWS
-from cuevo.sim.syntax import AddressOperand
-from cuevo.sim.tensor_tiles import UNIT, Box
-from cuevo.sim.types import TYPES
-from cuevo.tensor_map import ALIGNMENT, BYTES, TensorMap
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.spaces import SIZE, WINDOWS
+from cuevo.sim.memory.tensor_tiles import UNIT, Box
+from cuevo.sim.text.syntax import AddressOperand
+from cuevo.sim.text.types import TYPES
 
 _ALIGNED = 128
 """What the shared address of a box is a multiple of."""

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import float64
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.arithmetic import float64
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 _NANS = {"fma": (0, 2, 1), "mad": (0, 2, 1), "div": (1, 0)}
 """Of which operand a NaN goes on, the last one first: as an H200 does it."""

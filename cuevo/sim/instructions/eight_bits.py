@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from cuevo.sim import formats, halves
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.arithmetic import formats, halves
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 
 def _narrow(exact: AnyArray, m: Modifiers) -> AnyArray:

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import float32
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
-from cuevo.sim.exponential import gradual_power_of_two, power_of_two
+from cuevo.sim.arithmetic import float32
+from cuevo.sim.arithmetic.exponential import gradual_power_of_two, power_of_two
+from cuevo.sim.arithmetic.logarithm import gradual_logarithm, logarithm
+from cuevo.sim.arithmetic.reciprocal import gradual_reciprocal, reciprocal
+from cuevo.sim.arithmetic.reciprocal_root import gradual_reciprocal_root, reciprocal_root
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.logarithm import gradual_logarithm, logarithm
-from cuevo.sim.reciprocal import gradual_reciprocal, reciprocal
-from cuevo.sim.reciprocal_root import gradual_reciprocal_root, reciprocal_root
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 _ROUND = "{round:.rn|.rz|.rm|.rp}"
 

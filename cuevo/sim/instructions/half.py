@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim import float32, halves
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
-from cuevo.sim.exponential import narrow_power_of_two
+from cuevo.sim.arithmetic import float32, halves
+from cuevo.sim.arithmetic.exponential import narrow_power_of_two
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 Compute = Callable[..., AnyArray]
 """float32 sources to the exact result (float64), or one rounded to odd."""

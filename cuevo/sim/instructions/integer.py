@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 _WIDE = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
 _BINARY = {

@@ -3,13 +3,13 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
-from cuevo.sim.global_memory import unit_dtype
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.spaces import FIRST, SIZE, WINDOWS
-from cuevo.sim.syntax import AddressOperand, RegisterOperand
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.spaces import FIRST, SIZE, WINDOWS
+from cuevo.sim.text.syntax import AddressOperand, RegisterOperand
 
 
 def global_memory(b: Binder, m: Modifiers) -> Step:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.text.types import TYPES
 
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 

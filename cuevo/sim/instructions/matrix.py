@@ -30,15 +30,15 @@ from cuevo.layouts import (
     Fragment,
 )
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
-from cuevo.sim.binder import Binder, is_constant
+from cuevo.sim.arithmetic.quad_product import quad_product
+from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_accumulate
 from cuevo.sim.faults import Fault
-from cuevo.sim.fragments import elements, matrix_of, registers_of
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine import Machine
-from cuevo.sim.quad_product import quad_product
-from cuevo.sim.syntax import Operand
-from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.machine.fragments import elements, matrix_of, registers_of
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.text.syntax import Operand
+from cuevo.sim.text.types import TYPES, ScalarType
 
 
 def whole_warps(machine: Machine, mask: Mask) -> AnyArray | None:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.mbarriers import BYTES
-from cuevo.sim.syntax import SinkOperand
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.sync.mbarriers import BYTES
+from cuevo.sim.text.syntax import SinkOperand
+from cuevo.sim.text.types import TYPES
 
 # What a state has in its upper bits here; on hardware its form is not documented.
 _STATE = np.uint64(0x3BA2 << 48)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.types import TYPES
 
 
 def _packed(high: AnyArray, low: AnyArray, name: str) -> AnyArray:

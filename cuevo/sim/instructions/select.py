@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from cuevo.sim import float32
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.arithmetic import float32
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.syntax import VectorOperand
-from cuevo.sim.types import TYPES, ScalarType
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.syntax import VectorOperand
+from cuevo.sim.text.types import TYPES, ScalarType
 
 
 def by_predicate(b: Binder, m: Modifiers) -> Step:

@@ -3,12 +3,12 @@
 import numpy as np
 
 from cuevo.sim.aliases import Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.spaces import FIRST, SIZE, WINDOWS
-from cuevo.sim.syntax import AddressOperand, SymbolOperand
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.spaces import FIRST, SIZE, WINDOWS
+from cuevo.sim.text.syntax import AddressOperand, SymbolOperand
 
 
 def global_memory(b: Binder, m: Modifiers) -> Step:

@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access, atomic
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.mbarriers import BYTES
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.sync.mbarriers import BYTES
+from cuevo.sim.text.types import TYPES
 
 
 def store(b: Binder, m: Modifiers) -> Step:

@@ -42,10 +42,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cuevo.sim.aliases import Step
-from cuevo.sim.binder import Binder
 from cuevo.sim.faults import PtxError
 from cuevo.sim.instructions.levels import ANY, Level, level
-from cuevo.sim.syntax import Instruction, VectorOperand
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.syntax import Instruction, VectorOperand
 
 Modifiers = Mapping[str, str]
 """Choices of a form by name, without the leading dot; "" for what is missing."""

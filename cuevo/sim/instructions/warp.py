@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.binder import Binder, is_constant
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine import Machine
-from cuevo.sim.types import TYPES
+from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
 _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)[:, None]

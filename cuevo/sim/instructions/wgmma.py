@@ -13,16 +13,16 @@ from cuevo.layouts import (
     MatrixOperand,
 )
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
-from cuevo.sim.binder import Binder
+from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_accumulate
 from cuevo.sim.faults import Fault
-from cuevo.sim.fragments import matrix_of
 from cuevo.sim.instructions.matrix import whole_warps
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine import Machine
-from cuevo.sim.syntax import IntegerOperand, Operand, RegisterOperand, VectorOperand
-from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
-from cuevo.sim.types import TYPES
-from cuevo.sim.wgmma_operands import Read, read_matrix
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.machine.fragments import matrix_of
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.machine.wgmma_operands import Read, read_matrix
+from cuevo.sim.text.syntax import IntegerOperand, Operand, RegisterOperand, VectorOperand
+from cuevo.sim.text.types import TYPES
 
 _ROWS = 64
 _TYPES: dict[str, AnyDType] = {"f16.f16": F16, "bf16.bf16": BF16, "tf32.tf32": TF32}
@@ -115,7 +115,7 @@ def _registers(b: Binder, operands: Sequence[Operand], *types: str) -> tuple[Reg
 
 
 def multiply(b: Binder, m: Modifiers) -> Step:
-    """Each warp computes its 16 rows; `cuevo.sim.warpgroups` says when they are there."""
+    """Each warp computes its 16 rows; `cuevo.sim.sync.warpgroups` says when they are there."""
     operands, machine = _operands(b, m), b.machine
     n, dtype = int(m["n"]), _TYPES[m["ab"]]
     arithmetic, element = block(b.arch, dtype), dtype.itemsize

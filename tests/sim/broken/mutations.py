@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cuevo.paths import ptx_directory
-from cuevo.template import RenderedKernel
+from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.template import RenderedKernel
 
 
 @dataclass(frozen=True)

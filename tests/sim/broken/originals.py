@@ -11,19 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import attention_cases
-import backward_cases
-import gemm_cases
-from backward_calls import arguments, configurations
-from backward_cases import GRADS, BackwardCase
-from gemm_cases import GemmCase
-from guarded import Strided, check_guards
+from helpers import attention_cases, backward_cases, gemm_cases
+from helpers.backward_calls import arguments, configurations
+from helpers.backward_cases import GRADS, BackwardCase
+from helpers.gemm_cases import GemmCase
+from helpers.guarded import Strided, check_guards
 
 import cuevo
 from cuevo.architectures import architecture
-from cuevo.attention_problem import state_problem
+from cuevo.ops.attention_problem import state_problem
 from cuevo.sim import LoadedKernel, SimExecutor
-from cuevo.template import RenderedKernel
+from cuevo.toolchain.template import RenderedKernel
 
 
 @dataclass

@@ -25,9 +25,10 @@ from sim.broken.minimal_bulk import BOX, COMMITTED, EXPECT, LOAD, PUT, SAVE
 from sim.broken.minimal_cluster import SYNC
 from sim.broken.minimal_mbarrier import WAIT
 
+from cuevo.cuda.tensor_map import TensorMap
 from cuevo.errors import SimulatorError
-from cuevo.sim import SimExecutor, schedule
-from cuevo.tensor_map import TensorMap
+from cuevo.sim import SimExecutor
+from cuevo.sim.run import schedule
 
 pytestmark = pytest.mark.unit
 

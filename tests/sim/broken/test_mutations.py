@@ -21,7 +21,7 @@ from sim.broken.mutations import MUTATIONS, Mutation
 from sim.broken.originals import CASES, original
 
 from cuevo.errors import SimulatorError
-from cuevo.sim import schedule
+from cuevo.sim.run import schedule
 
 pytestmark = pytest.mark.kernel
 

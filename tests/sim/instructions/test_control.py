@@ -180,7 +180,7 @@ def test_errors(run_kernel: Any, body: str, message: str) -> None:
 
 
 def test_a_loop_without_end(run_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuevo.sim.schedule.MOST_RUNS", 1000)
+    monkeypatch.setattr("cuevo.sim.run.schedule.MOST_RUNS", 1000)
     with pytest.raises(SimulatorError, match=r"the kernel does not end\n +AGAIN: bra AGAIN;"):
         run(run_kernel, "setp.eq.u32 c, t, 3; @!c ret;\nAGAIN: bra AGAIN;")
 

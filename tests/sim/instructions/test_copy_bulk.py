@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuevo.tensor_map import TensorMap
+from cuevo.cuda.tensor_map import TensorMap
 
 pytestmark = pytest.mark.unit
 

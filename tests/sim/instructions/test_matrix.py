@@ -8,8 +8,8 @@ import pytest
 
 from cuevo import layouts
 from cuevo.errors import SimulatorError
-from cuevo.sim.quad_product import quad_product
-from cuevo.sim.tensor_core import BF16, F16, TF32, block, multiply_accumulate
+from cuevo.sim.arithmetic.quad_product import quad_product
+from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_accumulate
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from cuevo.sim.faults import PtxError
 from cuevo.sim.instructions import table
 from cuevo.sim.instructions.levels import ANY, FIRST_VERSIONS, Level, declared, level, loadable
 from cuevo.sim.instructions.table import find, forms, read
-from cuevo.sim.syntax import Instruction, IntegerOperand
+from cuevo.sim.text.syntax import Instruction, IntegerOperand
 
 pytestmark = pytest.mark.unit
 

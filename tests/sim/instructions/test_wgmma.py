@@ -31,8 +31,8 @@ from sim.instructions.wgmma_kernels import (
 from cuevo.errors import SimulatorError
 from cuevo.layouts import MatrixDescriptor
 from cuevo.sim import SimExecutor
-from cuevo.sim.shared_memory import WINDOW, SharedMemory
-from cuevo.sim.tensor_core import block, multiply_accumulate
+from cuevo.sim.arithmetic.tensor_core import block, multiply_accumulate
+from cuevo.sim.memory.shared_memory import WINDOW, SharedMemory
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from cuevo.layouts import WGMMA_A, WGMMA_A_TF32, MatrixDescriptor, MatrixOperand, wgmma_accumulator
-from cuevo.sim.shared_memory import WINDOW
+from cuevo.sim.memory.shared_memory import WINDOW
 
 DTYPES: dict[str, Any] = {
     "f16": np.dtype(np.float16),

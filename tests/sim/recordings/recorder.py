@@ -11,11 +11,11 @@ from sim.recordings.replay import on_sim
 from sim.recordings.sweeps import THREADS, Sweep, alone
 
 from cuevo.arrays import view
-from cuevo.assemble import assemble
-from cuevo.driver import DriverExecutor
 from cuevo.errors import CuevoError, SimulatorError
-from cuevo.launch import DriverKernel
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.driver_kernel import DriverKernel
 from cuevo.sim import SimExecutor
+from cuevo.toolchain.assembler import assemble
 
 Run = Callable[[Sweep], Mapping[str, Array]]
 """Runs a sweep: results by instruction."""

@@ -17,9 +17,9 @@ from sim.recordings.fills import Array, inputs, width
 from sim.recordings.probes import Probe, Source, probes
 
 from cuevo.arrays import view
-from cuevo.header import Struct, parse_header
 from cuevo.sim import SimExecutor
-from cuevo.template import RenderedKernel
+from cuevo.toolchain.header import Struct, parse_header
+from cuevo.toolchain.template import RenderedKernel
 
 THREADS = 128
 VERSION = "9.0"

@@ -1,0 +1,174 @@
+"""A trial of one instance of a kernel: a small problem that it serves, with ragged ends, on the CPU
+executor under all of its checks, compared with float64.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from cuevo.check.problems import Array, Pairs, compute
+from cuevo.errors import SimulatorError
+from cuevo.sim import LoadedKernel, Profile, SimExecutor
+from cuevo.sim.faults import KernelText
+from cuevo.toolchain.template import render
+
+__all__ = ["Finding", "Report", "try_out"]
+
+LIMITS = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-2}
+"""Norm of the difference over the norm, by the type of a result."""
+
+
+_SCATTERED = 2
+"""As many times the fewest sectors deserve a warning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a person should look at."""
+
+    severity: str
+    """ "error" or "warning"."""
+    origin: str
+    """``ptx/<file>:<line>``; "" where it is no line's."""
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a trial."""
+
+    kernel: str
+    arch: str
+    findings: tuple[Finding, ...]
+    errors: Mapping[str, float]
+    """Of each result, the norm of the difference to float64 over the norm."""
+    profile: Profile | None
+    """Of the kernel's launch; None where it has not come to its end."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is no error."""
+        return all(each.severity != "error" for each in self.findings)
+
+
+def try_out(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
+    """The trial of the instance `config` of a kernel's host `module` as `arch` runs it.
+
+    Raises ValueError where the instance cannot run.
+    """
+    place = _Watch(arch, module.NAME)
+    rendered = render(module.NAME, module.values(config))
+    findings: list[Finding] = []
+    pairs: Pairs = {}
+    try:
+        pairs = compute(module, config, place, np.random.default_rng(seed))
+    except SimulatorError as error:
+        findings.append(_fault(str(error)))
+    errors = {name: _distance(*pair) for name, pair in pairs.items()}
+    for name, distance in errors.items():
+        limit = LIMITS[pairs[name][0].dtype.name]
+        if not distance <= limit:
+            message = f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
+            findings.append(Finding("error", "", message))
+    if place.watched:
+        findings += _fusible(place.watched)
+    profile = place.watched.profile if place.watched and pairs else None
+    if profile:
+        findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile)]
+    return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
+
+
+class _Watch(SimExecutor):
+    """Counts what instructions do, and keeps the kernel `name`."""
+
+    def __init__(self, arch: str, name: str) -> None:
+        super().__init__(arch, profile=True)
+        self._watched_name = name
+        self.watched: LoadedKernel | None = None
+
+    def load(self, kernel: KernelText) -> LoadedKernel:
+        loaded = super().load(kernel)
+        if kernel.name == self._watched_name:
+            self.watched = loaded
+        return loaded
+
+
+def _fault(text: str) -> Finding:
+    head, _, rest = text.partition("\n")
+    match = re.match(r"(.+?:\d+): ", head)
+    origin = match[1] if match else ""
+    message = head[match.end() :] if match else head
+    place = [line.strip() for line in rest.splitlines()[2:]]
+    return Finding("error", origin, "; ".join([message, *place]))
+
+
+def _distance(found: Array, expected: Array) -> float:
+    wide = found.astype(np.float64)
+    norm = float(np.linalg.norm(expected))
+    difference = float(np.linalg.norm(wide - expected))
+    return difference / norm if norm else difference
+
+
+def _fusible(kernel: LoadedKernel) -> list[Finding]:
+    """A warning for each line with products that an assembler may fuse with sums of another."""
+    by_lines = {(each.origin, each.sum_origin): each for each in kernel.contractions}
+    return [
+        Finding(
+            "warning",
+            each.origin,
+            f"{each.opcode} and the {each.sum_opcode} of {each.sum_origin} may become one fma, "
+            "with other bits: write .rn, or the fma",
+        )
+        for each in by_lines.values()
+    ]
+
+
+def _scattered(profile: Profile) -> list[Finding]:
+    """A warning for each line whose accesses of global memory touch twice the sectors they need."""
+    by_line: dict[tuple[str, str], list[int]] = {}
+    for use in profile.sectors:
+        counts = by_line.setdefault((use.origin, use.opcode), [0, 0, 0])
+        for i, count in enumerate((use.requests, use.sectors, use.ideal)):
+            counts[i] += count
+    return [
+        Finding(
+            "warning",
+            origin,
+            f"{opcode}: {touched / requests:.1f} sectors a request, where {least / requests:.1f} "
+            "would hold its bytes",
+        )
+        for (origin, opcode), (requests, touched, least) in by_line.items()
+        if touched >= _SCATTERED * least
+    ]
+
+
+def _idle(profile: Profile) -> list[Finding]:
+    """A warning for each line at which warps came to guarded instructions, and no guard held."""
+    came: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for use in profile.instructions:
+        if use.held is not None and not use.opcode.startswith(("bra", "ret", "exit")):
+            came[use.origin] = came.get(use.origin, 0) + use.executions
+            held[use.origin] = held.get(use.origin, 0) + use.held
+    return [
+        Finding("warning", origin, f"the guard never held, of {count} times that warps came here")
+        for origin, count in came.items()
+        if count and not held[origin]
+    ]
+
+
+def _conflicts(profile: Profile) -> list[Finding]:
+    """A warning for each line whose accesses of shared memory meet in the banks."""
+    by_line: dict[tuple[str, str], tuple[int, int]] = {}
+    for use in profile.banks:
+        if use.conflicts:
+            took, ideal = by_line.get((use.origin, use.opcode), (0, 0))
+            by_line[use.origin, use.opcode] = took + use.wavefronts, ideal + use.ideal
+    return [
+        Finding("warning", origin, f"{opcode}: bank conflicts, {took / ideal:.1f} times the time")
+        for (origin, opcode), (took, ideal) in by_line.items()
+    ]

@@ -1,0 +1,224 @@
+"""Small problems for the kernels that ship, and their results on the CPU executor beside float64:
+of each kind of kernel one with several tiles and ragged ends, where the instance allows them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from cuevo import reference
+from cuevo.arrays import ArrayView, view
+from cuevo.arrays.array_view import BFLOAT16
+from cuevo.kernels.backward import padded, stats_shape
+from cuevo.ops.backward import GRADS, attention_backward
+from cuevo.ops.forward import attention
+from cuevo.ops.product import gemm
+from cuevo.sim import SimExecutor
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
+
+__all__ = ["Array", "Pairs", "compute"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pairs = dict[str, tuple[Array, Array]]
+"""Of each result, by name, what was found and what float64 has."""
+
+TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "f16": np.dtype(np.float16),
+        "bf16": BFLOAT16,
+        "f32": np.dtype(np.float32),
+        "bool": np.dtype(np.bool_),
+    }
+)
+BATCH, HEADS, RAGGED = 1, 2, 8
+"""What lies past the last whole tile is a multiple of 8: rows keep an alignment of 16 bytes."""
+_UNALIGNED = 9
+
+
+def compute(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    """The results of an instance of the kernel of a host `module`.
+
+    Raises ValueError where the instance cannot run, SimulatorError for what the executor finds.
+    """
+    family = module.NAME.rpartition("_")[0]
+    return _FAMILIES[family](module, config, place, rng)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    return np.asarray(rng.standard_normal(shape, dtype=np.float32).astype(TYPES[kind]))
+
+
+def _mask(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    """A tenth of the keys is left out."""
+    kept = rng.random(shape) >= 0.1
+    return kept if kind == "bool" else np.where(kept, 0.0, -np.inf).astype(TYPES[kind])
+
+
+def _forward(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    rows = getattr(config, "block_rows", 1) + 1
+    queries = config.block_queries + _UNALIGNED
+    keys = 2 * config.block_keys + (RAGGED if config.mask != "none" else 0)
+    q = _normal(rng, (BATCH, rows, queries, HEADS, config.head_dim), config.dtype)
+    k, v = (_normal(rng, (BATCH, rows, keys, HEADS, config.head_dim), config.dtype) for _ in "kv")
+    biases: dict[str, Any] = {}
+    if config.mask not in ("none", "bounds"):
+        biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
+    if config.pair != "none":
+        biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
+    out, lse = attention(q, k, v, **biases, return_lse=True, device=place, config=config)
+    expected_out, expected_lse = reference.attention(q, k, v, **biases)
+    return {"out": (out, expected_out), "lse": (lse, expected_lse)}
+
+
+def _backward(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    rows = getattr(config, "block_rows", 1) + 1
+    other = getattr(config, "block_other", None) or 32
+    walked = 2 * other + (RAGGED if config.mask or config.by_keys else 0)
+    own = config.block_own + RAGGED
+    queries, keys = (walked, own) if config.by_keys else (own, walked)
+    shape = (BATCH, rows, queries, HEADS, config.head_dim)
+    q, dout = (_normal(rng, shape, config.dtype) for _ in "qd")
+    shape = (BATCH, rows, keys, HEADS, config.head_dim)
+    k, v = (_normal(rng, shape, config.dtype) for _ in "kv")
+    biases: dict[str, Any] = {}
+    if config.mask:
+        biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.dtype)
+    if config.pair != "none":
+        biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
+    names = ("k", "v", "mask_bias") if config.by_keys else ("q", "", "pair_bias")
+    wanted = [
+        name
+        for name, flag in zip(names, (config.first, config.second, config.sums), strict=True)
+        if flag
+    ]
+    out, lse = attention(q, k, v, **biases, return_lse=True, device=place)
+    found = attention_backward(
+        dout, q, k, v, out, lse, **biases,
+        grads=wanted, bias_grad_dtype="float32", device=place, config={config.side: config},
+    )  # fmt: skip
+    expected = reference.attention_backward(dout, q, k, v, **biases)
+    return {
+        "d" + name: (x, y)
+        for name, x, y in zip(GRADS, found, expected, strict=True)
+        if x is not None and y is not None
+    }
+
+
+def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    m, n = config.block_m + _UNALIGNED, config.block_n + RAGGED
+    k = 2 * config.block_k * getattr(config, "splits", 1)
+    if getattr(config, "clear", "zfill") == "zfill":
+        k += RAGGED
+    if getattr(config, "max_k", 0):
+        k = min(k, config.max_k)
+    if hasattr(config, "blocks"):
+        # Threadblocks that stay take one tile after the other, in stages that they fill again.
+        config = replace(config, blocks=config.cluster)
+    if config.a_columns:
+        m = config.block_m + RAGGED
+    a = _normal(rng, (k, m) if config.a_columns else (m, k), config.dtype)
+    b = _normal(rng, (n, k) if config.b_columns else (k, n), config.dtype)
+    call: dict[str, Any] = dict(trans_a=config.a_columns, trans_b=config.b_columns)
+    if config.scatter:
+        call["scatter"] = rng.permutation(m).astype(np.int64)
+        call["out"] = np.zeros((m, n), TYPES[config.out_dtype])
+    if config.c != "none":
+        call |= dict(c=_normal(rng, (m, n), config.c), beta=0.5)
+    if config.bias:
+        call["bias"] = _normal(rng, (n,), config.out_dtype)
+    expected = reference.gemm(a, b, **call)
+    found = gemm(a, b, **call, out_dtype=TYPES[config.out_dtype], device=place, config=config)
+    return {"d": (np.asarray(found), expected)}
+
+
+def _launch(
+    module: Any,
+    config: Any,
+    place: SimExecutor,
+    grid: tuple[int, int, int],
+    values: dict[str, int | float],
+    views: Iterable[ArrayView],
+) -> None:
+    loaded = place.load(render(module.NAME, module.values(config)))
+    block = load_header().kernels[module.NAME].pack(values)
+    loaded.launch(grid, (config.threads, 1, 1), config.shared_bytes, block, buffers=list(views))
+
+
+def _delta(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    rows, heads = 2, 2 * config.block_heads
+    queries = config.block_positions + _UNALIGNED
+    positions = padded(queries, 16)
+    shape = (BATCH, rows, queries, heads, config.head_dim)
+    arrays = {name: _normal(rng, shape, config.dtype) for name in ("out", "dout")}
+    arrays["lse"] = _normal(rng, (BATCH, rows, heads, queries), "f32")
+    stats = np.empty((BATCH, rows, heads, *stats_shape(positions)), np.float32)
+    views = {name: view(x, name=name) for name, x in (arrays | {"stats": stats}).items()}
+    grid = config.grid(BATCH, rows, heads, positions)
+    _launch(module, config, place, grid, module.parameters(config, **views), views.values())
+    # Of 16 queries: -delta as (d0, d1, d0, d1), (d2, ...) ...; low as (l0, l1, l8, l9), (l2, ...)
+    outer = stats.shape[:3]
+    minus_delta = stats[..., :32].reshape(*outer, -1, 8, 4)[..., :2].reshape(*outer, positions)
+    low = stats[..., 32:].reshape(*outer, -1, 4, 2, 2).swapaxes(-2, -3).reshape(*outer, positions)
+    wide = [arrays[name].astype(np.float64) for name in ("out", "dout")]
+    return {
+        "-delta": (minus_delta[..., :queries], -np.einsum("bnqhd,bnqhd->bnhq", *wide)),
+        "low": (low[..., :queries], -arrays["lse"].astype(np.float64) * np.log2(np.e)),
+    }
+
+
+def _key_bias(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    rows, keys = 3, 128 + _UNALIGNED
+    mask = None if config.mask == "bounds" else _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
+    key_bias = np.empty((BATCH, rows, padded(keys, 64)), np.float32)
+    views = {"key_bias": view(key_bias)} | ({} if mask is None else {"mask_bias": view(mask)})
+    values = module.parameters(config, keys=keys, bias_scale=2.0, **views)
+    grid = config.grid(BATCH, rows, key_bias.shape[2])
+    _launch(module, config, place, grid, values, views.values())
+    expected = np.full(key_bias.shape, -np.inf)
+    expected[..., :keys] = 0 if mask is None else 2 * reference.additive(mask)[:, :, 0, 0]
+    # -inf is no number to measure by.
+    return {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
+
+
+def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    shape = (2, 2 * config.terms + 1, 3, config.block_columns + config.width)
+    partials = _normal(rng, shape, "f32")
+    sums = np.empty((shape[0], *shape[2:]), TYPES[config.out_dtype])
+    if partials.strides[2] % 16:  # rows of loads begin at their multiples
+        wide = np.empty((*shape[:3], padded(shape[3], 4)), np.float32)
+        wide[..., : shape[3]] = partials
+        partials = wide[..., : shape[3]]
+    views = {"partials": view(partials), "sums": view(sums)}
+    values = module.parameters(config, **views)
+    grid = config.grid(shape[0], shape[2], shape[3])
+    _launch(module, config, place, grid, values, views.values())
+    return {"sums": (sums, partials.astype(np.float64).sum(axis=1))}
+
+
+def _scores(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    queries, keys = config.block_queries + _UNALIGNED, 2 * config.block_keys + _UNALIGNED
+    q = _normal(rng, (2, queries, config.head_dim), config.dtype)
+    k = _normal(rng, (2, keys, config.head_dim), config.dtype)
+    scores = np.empty((2, queries, keys), np.float32)
+    views = {"q": view(q), "k": view(k), "scores": view(scores)}
+    values = module.parameters(config, **views)
+    _launch(module, config, place, config.grid(2, queries), values, views.values())
+    return {"scores": (scores, q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2))}
+
+
+_Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
+_FAMILIES: Mapping[str, _Compute] = MappingProxyType(
+    {
+        "attention_delta": _delta,
+        "attention_scores": _scores,
+        "evoformer_backward": _backward,
+        "evoformer_forward": _forward,
+        "gemm": _gemm,
+        "key_bias": _key_bias,
+        "partial_sums": _partial_sums,
+    }
+)

@@ -1,0 +1,49 @@
+"""A second stream beside a caller's, for parts of one call that do not need each other: where one
+leaves room on the device, the other runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cuda.bindings import driver as cuda
+from cuda.core import Device, EventOptions, Stream, StreamOptions
+
+from cuevo.cuda.context import check
+
+__all__ = ["Branch"]
+
+
+class Branch:
+    """A stream of the highest priority beside stream `main` of device `ordinal`, in whose context
+    it is made and used. It belongs to the thread that made it.
+    """
+
+    __slots__ = ("_forked", "_joined", "_main", "_owned", "_stream", "handle")
+
+    def __init__(self, main: int, ordinal: int) -> None:
+        device = Device(ordinal)
+        device.set_current()
+        _, highest = check(cuda.cuCtxGetStreamPriorityRange(), "asking for priorities")
+        stream: Stream = device.create_stream(options=StreamOptions(priority=highest))
+        events = [device.create_event(EventOptions()) for _ in range(2)]
+        self._owned = (stream, *events)
+        self.handle = int(stream.handle)
+        self._main, self._stream = cuda.CUstream(main), cuda.CUstream(self.handle)
+        self._forked, self._joined = (cuda.CUevent(int(event.handle)) for event in events)
+
+    @contextmanager
+    def forked(self) -> Iterator[int]:
+        """The branch's handle, for work after what the main stream has when the ``with`` block
+        begins; what the main stream gets after the block comes after all of that work.
+
+        Inside, both may be given work. Where `main` is under graph capture, the branch is so, too.
+        """
+        doing = "forking a stream"
+        check(cuda.cuEventRecord(self._forked, self._main), doing)
+        check(cuda.cuStreamWaitEvent(self._stream, self._forked, 0), doing)
+        try:
+            yield self.handle
+        finally:
+            doing = "joining a stream"
+            check(cuda.cuEventRecord(self._joined, self._stream), doing)
+            check(cuda.cuStreamWaitEvent(self._main, self._joined, 0), doing)

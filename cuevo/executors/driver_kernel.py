@@ -1,0 +1,195 @@
+"""A kernel on a CUDA device: loading it, launching it, and what a refused launch did wrong."""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from cuevo.arrays.array_view import ArrayView
+from cuevo.cuda.context import PrimaryContext, check, driver_error
+from cuevo.cuda.device_info import DeviceInfo
+from cuevo.cuda.stream import resolve_stream
+from cuevo.errors import DriverError
+from cuevo.toolchain.assembler import Cubin
+from cuevo.toolchain.template import RenderedKernel
+
+_Dim = tuple[int, int, int]
+
+
+class _ThreadState(threading.local):
+    """What one thread needs to launch one kernel, made once and used again by each launch.
+
+    The driver lets other threads run while it launches, so that no two may share a parameter block.
+    """
+
+    def __init__(self, size: int) -> None:
+        block = ctypes.create_string_buffer(size)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+        self.configured: tuple[_Dim, _Dim, int, int] | None = None
+        self.arguments: tuple[int, ...] = ()
+        self.params = memoryview(block).cast("B")
+        self.kernel_params = ctypes.addressof(pointers)
+        self.keep_alive = pointers
+
+
+class DriverKernel:
+    """A kernel loaded on a device; made and kept by `DriverExecutor.load`."""
+
+    def __init__(
+        self, info: DeviceInfo, context: PrimaryContext, kernel: RenderedKernel, cubin: Cubin
+    ) -> None:
+        self.kernel = kernel
+        self.cubin = cubin
+        self._info = info
+        self._context = context
+        self._size = kernel.params.size
+        self._state = _ThreadState(self._size)
+        doing = f"loading {kernel.describe()} on cuda:{info.ordinal} ({info.name}, {info.arch})"
+        with self._context.current():
+            module = check(cuda.cuModuleLoadData(cubin.code), doing)
+            try:
+                self.function = check(cuda.cuModuleGetFunction(module, kernel.name.encode()), doing)
+                self._prepare(doing)
+            except BaseException:
+                cuda.cuModuleUnload(module)
+                raise
+
+    def _prepare(self, doing: str) -> None:
+        names = cuda.CUfunction_attribute
+
+        def attribute(name: Any) -> int:
+            return int(check(cuda.cuFuncGetAttribute(name, self.function), doing))
+
+        self.max_threads = attribute(names.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        self.registers = attribute(names.CU_FUNC_ATTRIBUTE_NUM_REGS)
+        self.max_dynamic_shared = self._info.shared_per_block_optin - attribute(
+            names.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        )
+        # Above 48 KiB, dynamic shared memory has to be asked for; asking for the most is free.
+        check(
+            cuda.cuFuncSetAttribute(
+                self.function,
+                names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                self.max_dynamic_shared,
+            ),
+            doing,
+        )
+        # A struct that wants to be aligned to more than 16 bytes does not begin at 0.
+        sizes = [size for _, size in self.parameters]
+        if sizes != [self._size]:
+            raise DriverError(
+                f"{doing}: the kernel's parameters have {sizes} bytes; the struct "
+                f"{self.kernel.params.name} of the header has {self._size} bytes, and is the one "
+                "parameter."
+            )
+
+    @property
+    def spills(self) -> bool:
+        """Whether registers are spilled to memory."""
+        resources = self.cubin.resources
+        return resources.spill_stores + resources.spill_loads > 0
+
+    @property
+    def parameters(self) -> tuple[tuple[int, int], ...]:
+        """Offset and size in bytes of each of the kernel's parameters, as the driver reads them."""
+        found: list[tuple[int, int]] = []
+        while True:
+            status, offset, size = cuda.cuFuncGetParamInfo(self.function, len(found))
+            if status == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:  # past the last one
+                return tuple(found)
+            check((status,), f"reading the parameters of {self.kernel.name}")
+            found.append((int(offset), int(size)))
+
+    def resident_blocks(self, threads: int, shared_bytes: int) -> int:
+        """How many threadblocks of this kind one SM holds at a time."""
+        with self._context.current():
+            return int(
+                check(
+                    cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                        self.function, threads, shared_bytes
+                    ),
+                    f"computing the occupancy of {self.kernel.describe()}",
+                )
+            )
+
+    def launch(
+        self,
+        grid: _Dim,
+        block: _Dim,
+        shared_bytes: int,
+        params: bytes | bytearray,
+        *,
+        buffers: Sequence[ArrayView] = (),
+        stream: object = None,
+    ) -> None:
+        """Queue the kernel on `stream`; see `cuevo.executors.protocol.LoadedKernel.launch`.
+
+        Raises DriverError with the driver's error, the kernel, the configuration, and which limit
+        it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
+        """
+        handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
+        state = self._state
+        wanted = (grid, block, shared_bytes, handle)
+        if state.configured != wanted:
+            self._configure(state, wanted)
+        if len(params) != self._size:
+            raise ValueError(
+                f"params: {self.kernel.name} takes {self._size} bytes "
+                f"({self.kernel.params.name}); got {len(params)}"
+            )
+        state.params[:] = params
+        entered = self._context.enter()
+        try:
+            (status,) = cuda.cuLaunchKernel(self.function, *state.arguments, state.kernel_params, 0)
+        finally:
+            if entered:
+                self._context.leave()
+        if status:
+            raise self._launch_error(status, wanted)
+
+    def _configure(self, state: _ThreadState, wanted: tuple[_Dim, _Dim, int, int]) -> None:
+        grid, block, shared_bytes, handle = wanted
+        try:
+            numbers = [index(number) for number in (*grid, *block, shared_bytes)]
+        except TypeError:
+            numbers = []
+        if (len(grid), len(block), len(numbers)) != (3, 3, 7) or not all(
+            0 <= number < 2**32 for number in numbers
+        ):
+            raise ValueError(
+                "a grid and a block are three integers each, not negative and below 2**32; got "
+                f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+            )
+        state.arguments = (*numbers, handle)
+        state.configured = wanted
+
+    def _launch_error(self, status: Any, wanted: tuple[_Dim, _Dim, int, int]) -> DriverError:
+        grid, block, shared_bytes, handle = wanted
+        doing = (
+            f"launching {self.kernel.describe()} on cuda:{self._info.ordinal} ({self._info.name}) "
+            f"with grid {grid}, block {block}, {shared_bytes} bytes of dynamic shared memory, "
+            f"stream {handle:#x}"
+        )
+        return driver_error(status, doing, *self._broken_limits(grid, block, shared_bytes))
+
+    def _broken_limits(self, grid: _Dim, block: _Dim, shared_bytes: int) -> list[str]:
+        broken = []
+        threads = block[0] * block[1] * block[2]
+        if threads > self.max_threads:
+            broken.append(
+                f"A block of {threads} threads is more than the {self.max_threads} that this "
+                f"kernel can have ({self.registers} registers a thread)"
+            )
+        if shared_bytes > self.max_dynamic_shared:
+            broken.append(
+                f"{shared_bytes} bytes of dynamic shared memory are more than the "
+                f"{self.max_dynamic_shared} that this kernel can have"
+            )
+        if 0 in grid or 0 in block:
+            broken.append("A grid or a block without elements cannot be launched")
+        if grid[1] > 65535 or grid[2] > 65535 or grid[0] > 2**31 - 1:
+            broken.append("A grid has at most 2**31 - 1, 65535 and 65535 blocks along its axes")
+        return broken

@@ -1,0 +1,169 @@
+"""What the rungs of Evoformer attention, forward, share: the problem, the parameter block, the
+choice among tilings.
+"""
+
+from dataclasses import dataclass
+from math import ceil, e, log2, sqrt
+from typing import Protocol, TypeVar
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.toolchain.division import magic
+
+BIAS_BYTES = {"none": 0, "bounds": 0, "bool": 1, "f16": 2, "bf16": 2, "f32": 4}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call: B batches, N rows, H heads, Lq queries, Lk keys, head dim D, and the types of the
+    operands.
+    """
+
+    batch: int
+    rows: int
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    dtype: str
+    """Type of q, k, v and out: "f16" or "bf16"."""
+    mask: str = "none"
+    """Type of mask_bias: "none", "f16", "bf16", "f32" or "bool"."""
+    pair: str = "none"
+    """Type of pair_bias: "none", "f16", "bf16" or "f32"."""
+    pair_alignment: int = 16
+    """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2."""
+
+
+class Tiling(Protocol):
+    """What every rung's Config has."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def block_queries(self) -> int: ...
+    @property
+    def block_keys(self) -> int: ...
+    @property
+    def pass_rows(self) -> int: ...
+    @property
+    def pair_pass_rows(self) -> int: ...
+    @property
+    def min_blocks(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+    def grid(self, problem: Problem) -> tuple[int, int, int]: ...
+
+
+T = TypeVar("T", bound=Tiling)
+
+
+def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:
+    """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows, then
+    batches.
+    """
+    tiles = ceil(problem.queries / config.block_queries)
+    groups = ceil(problem.rows / config.block_rows)
+    return (tiles * problem.heads * groups * problem.batch, 1, 1)
+
+
+# -- The parameter block ---------------------------------------------------------------------------
+
+_NEGLIGIBLE_SCALE = 2.0**-64
+_ONES = {"f16": 0x3C00, "bf16": 0x3F80}
+
+
+def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
+    """What the scale is to the kernels for sm_80, which divide the biases by |scale| and give the
+    sign to q. A scale below 2^-64 in magnitude is taken as 0: it would need biases that fp32 does
+    not have.
+    """
+    magnitude = abs(scale)
+    sign = _ONES[dtype] | (0x8000 if scale < 0 else 0)
+    if magnitude < _NEGLIGIBLE_SCALE:
+        magnitude, sign = 1.0, 0
+    return {
+        "score_scale": magnitude * log2(e),
+        "bias_scale": 1.0 / magnitude,
+        "q_multiplier": sign << 16 | sign,
+    }
+
+
+def parameters(
+    config: Tiling,
+    *,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView,
+    scale: float,
+    mask_bias: ArrayView | None = None,
+    pair_bias: ArrayView | None = None,
+    lse: ArrayView | None = None,
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+    _, rows, queries, heads, _ = q.shape
+    values: dict[str, int | float] = {
+        "q": q.pointer,
+        "k": k.pointer,
+        "v": v.pointer,
+        "mask_bias": mask_bias.pointer if mask_bias else 0,
+        "pair_bias": pair_bias.pointer if pair_bias else 0,
+        "out": out.pointer,
+        "lse": lse.pointer if lse else 0,
+        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
+        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
+        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
+        "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
+        "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
+        "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
+        "k_step_pass": k.strides[2] * config.pass_rows,
+        "k_step_tile": k.strides[2] * config.block_keys,
+        "v_step_pass": v.strides[2] * config.pass_rows,
+        "v_step_tile": v.strides[2] * config.block_keys,
+        "rows": rows,
+        "heads": heads,
+        "queries": queries,
+        "keys": k.shape[2],
+        "query_tiles": ceil(queries / config.block_queries),
+        "row_groups": ceil(rows / config.block_rows),
+        **scale_fields(scale, config.dtype),
+    }
+    values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
+    values["mask_step_tile"] = values["mask_stride_key"] * config.block_keys
+    for name in ("heads", "query_tiles", "row_groups"):
+        values[f"{name}_magic"], values[f"{name}_shift"] = magic(int(values[name]))
+    for name, array, axis in (
+        ("q", q, "query"),
+        ("k", k, "key"),
+        ("v", v, "key"),
+        ("out", out, "query"),
+    ):
+        for index, label in enumerate(("batch", "row", axis, "head")):
+            values[f"{name}_stride_{label}"] = array.strides[index]
+    return values
+
+
+# -- The choice ------------------------------------------------------------------------------------
+
+
+def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
+    rate.
+
+    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
+    rate: by the root of their share.
+    """
+    scores = (
+        config.block_rows
+        * config.block_queries
+        * ceil(problem.keys / config.block_keys)
+        * config.block_keys
+    )
+    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    resident = max(1, min(config.min_blocks, fitting))
+    waves, rest = divmod(config.grid(problem)[0], arch.multiprocessors * resident)
+    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return blocks * scores / speed

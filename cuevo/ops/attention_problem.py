@@ -1,0 +1,214 @@
+"""What a call of `cuevo.attention` must look like, and the problem that it states.
+
+Every error names the argument, what was expected and what came.
+"""
+
+import math
+import numbers
+
+import numpy as np
+
+from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
+from cuevo.kernels.forward import Problem
+
+__all__ = ["check_backward", "check_scale", "state_problem"]
+
+_TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
+_BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
+_ROW_ALIGNMENT = 16
+_MOST_POSITIONS = 2**28
+"""Queries or keys: their bytes are counted in 32 bits within a row."""
+
+_AXES = {
+    "q": ("B", "N", "Lq", "H", "D"),
+    "k": ("B", "N", "Lk", "H", "D"),
+    "v": ("B", "N", "Lk", "H", "D"),
+    "out": ("B", "N", "Lq", "H", "D"),
+    "dout": ("B", "N", "Lq", "H", "D"),
+    "lse": ("B", "N", "H", "Lq"),
+    "mask_bias": ("B", "N", "1", "1", "Lk"),
+    "pair_bias": ("B", "1", "H", "Lq", "Lk"),
+}
+
+
+def state_problem(
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    mask_bias: ArrayView | None = None,
+    pair_bias: ArrayView | None = None,
+    out: ArrayView | None = None,
+) -> Problem:
+    """The problem that these arrays state; ValueError or TypeError where they do not fit each
+    other.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 5:
+            raise ValueError(f"{name}: expected {_shape_name(name)}; got {_describe(x)}")
+    batch, rows, queries, heads, head_dim = q.shape
+    keys = k.shape[2]
+    extents = {"B": batch, "N": rows, "Lq": queries, "Lk": keys, "H": heads, "D": head_dim, "1": 1}
+    present = {"q": q, "k": k, "v": v, "mask_bias": mask_bias, "pair_bias": pair_bias, "out": out}
+    for name, operand in present.items():
+        if operand is not None:
+            _check_shape(name, operand, extents)
+    if q.dtype not in _TYPES:
+        raise TypeError(f"q: expected float16 or bfloat16; got {q.dtype}")
+    for name, operand in (("k", k), ("v", v), ("out", out)):
+        if operand is not None and operand.dtype != q.dtype:
+            raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
+    if head_dim % 8 or not 8 <= head_dim <= 128:
+        raise ValueError(f"q: the head dim D must be a multiple of 8 from 8 to 128; got {head_dim}")
+    for axis, extent in (("Lq", queries), ("Lk", keys)):
+        if extent > _MOST_POSITIONS:
+            raise ValueError(f"{axis}: at most {_MOST_POSITIONS} positions in a row; got {extent}")
+    for name, operand in (("q", q), ("k", k), ("v", v), ("out", out)):
+        if operand is not None and 0 not in operand.shape:
+            _check_rows(name, operand)
+    if out is not None:
+        _check_writable(out)
+    return Problem(
+        batch=batch,
+        rows=rows,
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        head_dim=head_dim,
+        dtype=_TYPES[q.dtype],
+        mask="none" if mask_bias is None else _mask_type(mask_bias, q),
+        pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
+        pair_alignment=16 if pair_bias is None else _pair_alignment(pair_bias),
+    )
+
+
+def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView) -> None:
+    """That these are what a backward pass for queries `q` takes beside the operands of the forward
+    pass; ValueError or TypeError where they are not.
+    """
+    batch, rows, queries, heads, head_dim = q.shape
+    extents = {"B": batch, "N": rows, "Lq": queries, "H": heads, "D": head_dim}
+    for name, operand in (("dout", dout), ("out", out)):
+        _check_shape(name, operand, extents)
+    check_lse(lse, q)
+    for name, operand in (("dout", dout), ("out", out)):
+        if operand.dtype != q.dtype:
+            raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
+        if 0 not in operand.shape:
+            _check_rows(name, operand)
+
+
+def check_lse(lse: ArrayView, q: ArrayView) -> None:
+    """That this is an array for the log-sum-exps of queries `q`; ValueError or TypeError where it
+    is not.
+    """
+    batch, rows, queries, heads, _ = q.shape
+    _check_shape("lse", lse, {"B": batch, "N": rows, "H": heads, "Lq": queries})
+    if lse.dtype != np.float32:
+        raise TypeError(f"lse: expected float32; got {lse.dtype}")
+    if 0 not in lse.shape and lse.strides != contiguous_strides(lse.shape, 4):
+        raise ValueError(f"lse: has to be contiguous; its strides are {lse.strides}")
+    if lse.pointer % 4:
+        raise ValueError("lse: its elements must be aligned to their 4 bytes")
+
+
+def check_scale(scale: float | None, head_dim: int) -> float:
+    """`scale` as a float, ``1 / sqrt(D)`` where it is None; TypeError or ValueError for what
+    cannot be one.
+    """
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    if not isinstance(scale, numbers.Real):
+        raise TypeError(f"scale: expected a real number; got {type(scale).__name__}")
+    if not math.isfinite(scale) or abs(scale) > 2.0**64:
+        raise ValueError(
+            f"scale: expected a finite number of at most 2^64 in magnitude; got {scale}"
+        )
+    return float(scale)
+
+
+def _shape_name(name: str) -> str:
+    return f"an array [{', '.join(_AXES[name])}]"
+
+
+def _describe(x: ArrayView) -> str:
+    return f"{x.ndim} axes, shape {x.shape}"
+
+
+def _check_shape(name: str, x: ArrayView, extents: dict[str, int]) -> None:
+    expected = tuple(extents[axis] for axis in _AXES[name])
+    if x.shape != expected:
+        raise ValueError(f"{name}: expected {_shape_name(name)} = {expected}; got {_describe(x)}")
+
+
+def _bias_type(name: str, bias: ArrayView, q: ArrayView) -> str:
+    if bias.dtype not in (q.dtype, np.dtype(np.float32)):
+        raise TypeError(f"{name}: expected {q.dtype}, the type of q, or float32; got {bias.dtype}")
+    return _BIAS_TYPES[bias.dtype]
+
+
+def _mask_type(mask_bias: ArrayView, q: ArrayView) -> str:
+    if mask_bias.dtype == np.bool_:
+        return "bool"
+    if mask_bias.dtype not in (q.dtype, np.dtype(np.float32)):
+        raise TypeError(
+            f"mask_bias: expected {q.dtype}, the type of q, float32 or bool; got {mask_bias.dtype}"
+        )
+    size = mask_bias.dtype.itemsize
+    axes = zip(mask_bias.shape, mask_bias.strides, strict=True)
+    if any(
+        step % size
+        for step in (mask_bias.pointer, *(stride for extent, stride in axes if extent > 1))
+    ):
+        raise ValueError(f"mask_bias: its elements must be aligned to their {size} bytes")
+    return _BIAS_TYPES[mask_bias.dtype]
+
+
+def _check_rows(name: str, x: ArrayView) -> None:
+    itemsize = x.dtype.itemsize
+    if x.strides[-1] != itemsize:
+        raise ValueError(
+            f"{name}: its last axis, D, must be contiguous, a stride of {itemsize} "
+            "bytes, since a row is copied "
+            f"by 16 bytes; its stride is {x.strides[-1]}"
+        )
+    if x.pointer % _ROW_ALIGNMENT:
+        raise ValueError(
+            f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; its "
+            f"address is {x.pointer:#x}"
+        )
+    for axis, extent, stride in zip(_AXES[name][:-1], x.shape, x.strides, strict=False):
+        if extent > 1 and stride % _ROW_ALIGNMENT:
+            raise ValueError(
+                f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; "
+                f"the stride of axis {axis} is {stride} bytes"
+            )
+
+
+def _check_writable(out: ArrayView) -> None:
+    if out.readonly:
+        raise ValueError("out: has to be writable; this array is read-only")
+    if 0 in out.shape:
+        return
+    for axis, extent, stride in zip(_AXES["out"], out.shape, out.strides, strict=True):
+        if extent > 1 and stride == 0:
+            raise ValueError(f"out: the stride of axis {axis} is 0, so that its elements overlap")
+
+
+def _pair_alignment(pair_bias: ArrayView) -> int:
+    if 0 in pair_bias.shape:
+        return _ROW_ALIGNMENT
+    itemsize = pair_bias.dtype.itemsize
+    if pair_bias.shape[-1] > 1 and pair_bias.strides[-1] != itemsize:
+        raise ValueError(
+            f"pair_bias: its last axis, Lk, must be contiguous, a stride of {itemsize} "
+            "bytes, since a row is copied "
+            f"by vectors; its stride is {pair_bias.strides[-1]}"
+        )
+    alignment = _ROW_ALIGNMENT
+    rows = zip(pair_bias.shape[:-1], pair_bias.strides[:-1], strict=True)
+    for step in (pair_bias.pointer, *(stride for extent, stride in rows if extent > 1)):
+        while step % alignment:
+            alignment //= 2
+    if alignment < itemsize:
+        raise ValueError(f"pair_bias: its elements must be aligned to their {itemsize} bytes")
+    return alignment

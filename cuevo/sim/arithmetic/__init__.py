@@ -1,0 +1,1 @@
+"""Arithmetic with the bits of the hardware: floats, tensor cores, the approximate functions."""

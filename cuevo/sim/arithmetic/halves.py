@@ -1,0 +1,70 @@
+"""Conversions between 16-bit floating-point patterns and the formats that arithmetic is done in."""
+
+from typing import Any
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray
+from cuevo.sim.arithmetic.compiled import compiled_elementwise
+
+CANONICAL_NAN = np.uint16(0x7FFF)
+TINY = {"f16": 2.0**-14, "bf16": 2.0**-126}
+"""The smallest normal numbers."""
+
+
+def widen(bits: AnyArray, name: str) -> AnyArray:
+    """Patterns (uint16) of ``f16`` or ``bf16`` to float32, exactly."""
+    if name == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrow(x: AnyArray, name: str, mode: str = "rn") -> AnyArray:
+    """float32 to patterns (uint16) of ``f16`` or ``bf16``; mode rn or rz; every NaN becomes
+    0x7FFF.
+    """
+    if (name, mode) == ("bf16", "rn"):
+        nearest = compiled_elementwise(_nearest_bf16, "uint16(float32)")
+        if nearest is not None:
+            return np.asarray(nearest(x))
+    if name == "f16":
+        rounded = x.astype(np.float16)
+        if mode == "rz":
+            away = np.abs(rounded.astype(np.float32)) > np.abs(x)
+            rounded = np.where(away, np.nextafter(rounded, np.float16(0)), rounded)
+        result = rounded.view(np.uint16)
+    else:
+        bits = x.view(np.uint32)
+        if mode == "rn":
+            bits = bits + ((bits >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF))
+        result = (bits >> np.uint32(16)).astype(np.uint16)
+    nan = np.isnan(x)
+    if np.count_nonzero(nan):
+        result = np.where(nan, CANONICAL_NAN, result)
+    return result
+
+
+def _nearest_bf16(x: Any) -> Any:
+    """`narrow` of a number, to compile."""
+    bits = np.float32(x).view(np.uint32)
+    upper = (bits + (bits >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)) >> np.uint32(16)
+    nan = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return CANONICAL_NAN if nan else np.uint16(upper)
+
+
+def narrow_exact(exact: AnyArray, name: str) -> AnyArray:
+    """float64 (rounded to odd if it is not exact) to patterns of ``f16`` or ``bf16``, to nearest
+    even.
+    """
+    if name == "f16":
+        result = exact.astype(np.float16).view(np.uint16)
+        return np.where(np.isnan(exact), CANONICAL_NAN, result)
+    # Through float32 with the last bit odd where it is inexact, so that only the last rounding
+    # counts.
+    single = exact.astype(np.float32)
+    bits = single.view(np.uint32).copy()
+    outward = np.abs(single.astype(np.float64)) > np.abs(exact)
+    inexact = (single.astype(np.float64) != exact) & np.isfinite(exact)
+    bits -= outward.astype(np.uint32)
+    bits |= inexact.astype(np.uint32)
+    return narrow(bits.view(np.float32), name)

@@ -1,0 +1,1 @@
+"""The state of a chunk of threadblocks, and the operands that instructions bind to it."""

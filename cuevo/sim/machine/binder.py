@@ -1,0 +1,271 @@
+"""Operands of an instruction to arrays of a machine.
+
+Binding happens twice: when a kernel is loaded, to a machine of one warp, so that everything that
+the executor does not know is refused then, and the registers that each instruction reads and writes
+become known; and when an instruction is first run on a machine.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType, Step
+from cuevo.sim.faults import PtxError
+from cuevo.sim.machine.state import Machine
+from cuevo.sim.text.syntax import (
+    AddressOperand,
+    FloatOperand,
+    Instruction,
+    IntegerOperand,
+    Operand,
+    PairOperand,
+    Register,
+    RegisterOperand,
+    SinkOperand,
+    SpecialOperand,
+    SymbolOperand,
+    VectorOperand,
+)
+from cuevo.sim.text.types import TYPES, ScalarType
+
+
+class Binder:
+    def __init__(self, machine: Machine, instruction: Instruction, arch: int) -> None:
+        self.machine = machine
+        self.instruction = instruction
+        self.arch = arch
+        """Compute capability, 80 for sm_80."""
+        self.reads: set[int] = set()
+        self.writes: set[int] = set()
+        self.conditional: set[int] = set()
+        """Of `reads`: those that not every execution reads. The step itself looks whether they were
+        written.
+        """
+        self.keeps: set[int] = set()
+        """Registers that a wgmma goes on using after its step."""
+        self._timed = False
+
+    # -- Operands by position ---------------------------------------------------------------------
+
+    @property
+    def operands(self) -> int:
+        """How many there are; the table of forms has checked it."""
+        return len(self.instruction.operands)
+
+    def operand(self, index: int) -> Operand:
+        return self.instruction.operands[index]
+
+    def refusal(self, message: str) -> PtxError:
+        return PtxError(self.instruction.line, message)
+
+    # -- Sources ----------------------------------------------------------------------------------
+
+    def source(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
+        """A source operand seen as `scalar`: shape (32, warps), or (1, 1) for a constant.
+
+        `wider` admits a register wider than the type, as the operands of ld, st and cvt may be.
+        """
+        if isinstance(operand, RegisterOperand):
+            register = operand.register
+            if register.type is not scalar:
+                self._check_type(register.type, scalar, register.name, wider)
+            self.reads.add(register.slot)
+            if operand.negated:
+                raise self.refusal(f"!{register.name} cannot stand here")
+            return _low_part(self.machine.register(register), scalar.dtype)
+        match operand:
+            case SpecialOperand(name):
+                return self._special(name, scalar)
+            case IntegerOperand(value):
+                if scalar.kind == "f":
+                    raise self.refusal(f"{value} is an integer; {scalar.name} takes 0f... or 1.0")
+                return _integer(value, scalar)
+            case FloatOperand():
+                return self._float(operand, scalar)
+            case SymbolOperand(variable, offset) if scalar.bits <= 64:
+                address = self.machine.address_of(variable) + offset
+                if variable.space == ".shared" and self.machine.shared.cluster > 1:
+                    whole = np.broadcast_to(
+                        self.machine.shared.window + address, self.machine.shape
+                    )
+                    return whole.astype(f"u{scalar.bits // 8}").view(scalar.dtype)
+                return _integer(address, scalar)
+        raise self.refusal(
+            f"an operand of {self.instruction.opcode} is of a kind that it does not take"
+        )
+
+    def _special(self, name: str, scalar: ScalarType) -> AnyArray:
+        values = self.machine.special[name]
+        bits = 8 * values.dtype.itemsize
+        if scalar.bits != bits or scalar.kind == "f":
+            raise self.refusal(f"{name} is a {bits}-bit integer")
+        self._timed |= name.startswith(("%clock", "%globaltimer"))
+        return values.view(scalar.dtype)
+
+    def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
+        """Like `source`, with constants spread over all lanes."""
+        array = self.source(operand, scalar)
+        shape = self.machine.shape
+        return array if array.shape == shape else np.broadcast_to(array, shape)
+
+    def predicate(self, operand: Operand) -> Callable[[], AnyArray]:
+        """A predicate source, which may be negated."""
+        if not isinstance(operand, RegisterOperand):
+            raise self.refusal(f"{self.instruction.opcode} needs a predicate here")
+        self._check_type(operand.register.type, TYPES["pred"], operand.register.name, False)
+        self.reads.add(operand.register.slot)
+        array = self.machine.register(operand.register)
+        return (lambda: ~array) if operand.negated else (lambda: array)
+
+    def constant(self, operand: Operand) -> int:
+        if not isinstance(operand, IntegerOperand):
+            raise self.refusal(f"{self.instruction.opcode} needs a constant here")
+        return operand.value
+
+    def vector(self, operand: Operand, count: int) -> tuple[Operand, ...]:
+        """The elements of ``{a, b, ...}``; a lone operand is a vector of one."""
+        elements = operand.elements if isinstance(operand, VectorOperand) else (operand,)
+        if len(elements) != count:
+            raise self.refusal(
+                f"{self.instruction.opcode} needs {count} registers here, not {len(elements)}"
+            )
+        return elements
+
+    def address(self, operand: Operand, space: str = "") -> Callable[[], AnyArray]:
+        """The addresses of ``[base + offset]`` when called: uint32 or uint64. With `space`, such as
+        ``.shared``, a variable must be of that.
+        """
+        if not isinstance(operand, AddressOperand):
+            raise self.refusal(f"{self.instruction.opcode} needs an address in brackets here")
+        if operand.coordinates and ".tensor." not in self.instruction.opcode:
+            raise self.refusal(f"{self.instruction.opcode} takes no coordinates")
+        base, offset = operand.base, operand.offset
+        if space and isinstance(base, SymbolOperand) and base.variable.space != space:
+            raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")
+        shape = self.machine.shape
+        if not isinstance(base, RegisterOperand):
+            start = np.zeros((1, 1), np.uint64)
+            if isinstance(base, SymbolOperand):
+                start = self.source(base, TYPES["u64"])
+            added = np.uint64(offset & (2**64 - 1))
+            fixed = np.array(np.broadcast_to(start + added, shape))
+            return lambda: fixed
+        bits = base.register.type.bits
+        if bits not in (32, 64):
+            raise self.refusal(f"{base.register.name} is no address: it has {bits} bits")
+        array = self.source(base, TYPES[f"b{bits}"])
+        if offset == 0:
+            return lambda: array
+        more = array.dtype.type(offset & (2**bits - 1))
+        return lambda: array + more
+
+    def carry_in(self) -> AnyArray:
+        """The carry flag of each thread, which instructions with ``.cc`` write."""
+        carry = self._carry()
+        self.reads.add(carry.slot)
+        return self.machine.register(carry)
+
+    # -- Destinations -----------------------------------------------------------------------------
+
+    def destination(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
+        """The register to write, seen as `scalar`; an array that nobody reads for ``_``."""
+        if isinstance(operand, SinkOperand):
+            return self.machine.scratch("sink", scalar.dtype)
+        if not isinstance(operand, RegisterOperand) or operand.negated:
+            raise self.refusal(f"the destination of {self.instruction.opcode} must be a register")
+        register = operand.register
+        if register.type is not scalar:
+            self._check_type(register.type, scalar, register.name, wider)
+        self.writes.add(register.slot)
+        raw = self.machine.register(register)
+        if wider and register.type.bits > scalar.bits:
+            return raw
+        return raw if raw.dtype is scalar.dtype else raw.view(scalar.dtype)
+
+    def carry_out(self) -> AnyArray:
+        carry = self._carry()
+        self.writes.add(carry.slot)
+        return self.machine.register(carry)
+
+    def _carry(self) -> Register:
+        carry = self.machine.function.carry
+        assert carry is not None
+        return carry
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand]:
+        """The two destinations of ``p|q``; the second one is a sink if it is missing."""
+        if isinstance(operand, PairOperand):
+            return operand.first, operand.second
+        return operand, SinkOperand()
+
+    def scratch(self, name: str, dtype: AnyDType) -> AnyArray:
+        return self.machine.scratch(name, dtype)
+
+    def alu(self, destination: AnyArray, compute: Callable[[AnyArray], object]) -> Step:
+        """A step that computes a result for all lanes, and keeps it where the mask says so.
+
+        `compute` writes its result into the array that it gets, which may be one of its sources: it
+        must have read them by then.
+        """
+        held = self.scratch("held", destination.dtype)
+        if self._timed:
+            untimed = compute
+
+            def compute(out: AnyArray) -> object:
+                self.machine.tick()
+                return untimed(out)
+
+        def step(mask: AnyArray | None) -> None:
+            if mask is None:
+                compute(destination)
+            else:
+                compute(held)
+                np.copyto(destination, held, where=mask)
+
+        return step
+
+    # -- Checks -----------------------------------------------------------------------------------
+
+    def _check_type(self, declared: ScalarType, wanted: ScalarType, name: str, wider: bool) -> None:
+        if wanted.agrees_with(declared):
+            return
+        # ptxas extends to 128 bits, too; the ISA does not say with what.
+        wider = wider and wanted.bits < declared.bits <= 64
+        if wider and declared.kind != "p" and wanted.kind != "p":
+            return
+        raise self.refusal(
+            f"{name} is declared .{declared.name}; {self.instruction.opcode} needs "
+            f".{wanted.name} here"
+        )
+
+    def _float(self, operand: FloatOperand, scalar: ScalarType) -> AnyArray:
+        if operand.bits is None:
+            if scalar.kind != "f":
+                raise self.refusal(f"{operand.value} is no operand of type .{scalar.name}")
+            return np.array([[operand.value]], scalar.dtype)
+        if operand.bits != scalar.bits:
+            raise self.refusal(
+                f"a literal of {operand.bits} bits for an operand of type .{scalar.name}"
+            )
+        return np.array([[operand.pattern]], f"u{operand.bits // 8}").view(scalar.dtype)
+
+
+def _low_part(raw: AnyArray, dtype: AnyDType) -> AnyArray:
+    """The low bits of each element, in place (a strided view where the register is wider)."""
+    if raw.dtype is dtype:
+        return raw
+    if dtype == np.bool_ or raw.dtype.itemsize == dtype.itemsize:
+        return raw.view(dtype)
+    parts = raw.dtype.itemsize // dtype.itemsize
+    return raw.view(dtype).reshape(*raw.shape, parts)[..., 0]
+
+
+def is_constant(source: AnyArray) -> bool:
+    return source.size == 1
+
+
+def _integer(value: int, scalar: ScalarType) -> AnyArray:
+    if scalar.kind == "p":
+        return np.array([[bool(value)]])
+    pattern = (value & (2**scalar.bits - 1)).to_bytes(scalar.bits // 8, "little")
+    return np.frombuffer(pattern, scalar.dtype).reshape(1, 1)

@@ -1,0 +1,365 @@
+"""The state of a chunk of threadblocks: registers, special registers, memories.
+
+All arrays have the shape (32, warps): lanes first, so that the 32 values of a warp that tensor-core
+and shuffle instructions rearrange are whole rows, and NumPy's inner loops run over the warps of the
+chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask
+from cuevo.sim.faults import Fault
+from cuevo.sim.memory.global_memory import GlobalMemory
+from cuevo.sim.memory.happens_before import Causality
+from cuevo.sim.memory.races import Races, Unwatched
+from cuevo.sim.memory.shared_memory import WINDOW, SharedMemory
+from cuevo.sim.memory.thread_memory import ConstantMemory, LocalMemory
+from cuevo.sim.sync.async_copies import AsyncCopies
+from cuevo.sim.sync.calls import Calls
+from cuevo.sim.sync.cluster_barrier import ClusterBarrier
+from cuevo.sim.sync.copy_groups import Copies
+from cuevo.sim.sync.flow import Flow
+from cuevo.sim.sync.mbarriers import Mbarriers
+from cuevo.sim.sync.warpgroups import Warpgroups
+from cuevo.sim.text.syntax import Function, Register, Variable
+from cuevo.sim.text.types import TYPES
+
+LANES = 32
+MULTIPROCESSORS = 132
+"""Over which the blocks of a grid are spread, one after the other."""
+_RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (16, 32, 64, 128)}}
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A launch, as far as it shapes a machine."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster along each axis."""
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def warps(self) -> int:
+        return -(-self.threads // LANES)
+
+    @property
+    def blocks(self) -> int:
+        x, y, z = self.grid
+        return x * y * z
+
+    @property
+    def cluster_blocks(self) -> int:
+        x, y, z = self.cluster
+        return x * y * z
+
+    def block_of(self, number: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """x, y and z of blocks that are numbered cluster by cluster."""
+        cluster, rank = np.divmod(number, self.cluster_blocks)
+        found, wide = [], [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+        for clusters, blocks in zip(wide, self.cluster, strict=True):
+            found.append(cluster % clusters * blocks + rank % blocks)
+            cluster, rank = cluster // clusters, rank // blocks
+        x, y, z = found
+        return x, y, z
+
+
+class Machine:
+    """Holds `blocks` threadblocks of one function at a time."""
+
+    def __init__(
+        self, function: Function, geometry: Geometry, blocks: int, *, checks: bool = True
+    ) -> None:
+        self.function = function
+        self.geometry = geometry
+        self.blocks = blocks
+        self.warps = blocks * geometry.warps
+        self.shape = (LANES, self.warps)
+        self.block_of_warp = np.arange(self.warps) // geometry.warps
+        self.warp_in_block = np.arange(self.warps) % geometry.warps
+        self._registers: dict[int, AnyArray] = {}
+        self._scratch: dict[tuple[str, AnyDType], AnyArray] = {}
+        self.written: dict[int, AnyArray] = {}
+        self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
+        ordinary = Races if checks else Unwatched
+        order = Causality if _is_asynchronous(function) else ordinary
+        cluster = geometry.cluster_blocks
+        self.shared = SharedMemory(
+            blocks, size, self.block_of_warp, self.warp_in_block, order, cluster
+        )
+        self.local = LocalMemory(function.local, self.shape)
+        self.constant = ConstantMemory(function.constant)
+        self.module_memory: dict[int, int] = {}
+        """Host addresses of the module's ``.global`` variables, by identity."""
+        self.calls = Calls(self.shape)
+        self.copies = Copies(self.shape)
+        self.global_memory = GlobalMemory(())
+        self.params: AnyArray = np.zeros(0, np.uint8)
+        self.flow = Flow(
+            self._thread_numbers() < geometry.threads,
+            self.block_of_warp,
+            self.shared.races.barrier,
+            function.start,
+        )
+        if isinstance(self.shared.races, Causality):
+            self.causality = self.shared.races
+            self.mbarriers = Mbarriers(self.shared, self.causality, self.flow)
+            self.async_copies = AsyncCopies(
+                self.shape, self.shared, self.causality, self.mbarriers, self.copies
+            )
+            clusters = self.block_of_warp // cluster
+            self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.causality)
+            self.flow.after_exit = self._after_exit
+        self.special = self._special_registers()
+        self._clock = 0
+        self._looked = -1
+        self._present = self._running()
+
+    def begin(self, first_block: int, params: AnyArray, buffers: GlobalMemory) -> None:
+        """Make ready to run the blocks from `first_block` on."""
+        self.first_block = first_block
+        self._looked = -1
+        self.params = params
+        self.global_memory = buffers
+        self.flow.reset()
+        self._present = self._running()
+        self.shared.reset()
+        self.local.reset()
+        self.copies.reset()
+        if self.asynchronous:
+            self.mbarriers.reset()
+            self.async_copies.reset()
+            self.cluster_barrier.reset()
+        if "warpgroups" in vars(self):
+            self.warpgroups.reset()
+        for flags in self.written.values():
+            flags.fill(False)
+        number = first_block + self.block_of_warp
+        for axis, value, blocks in zip(
+            "xyz", self.geometry.block_of(number), self.geometry.cluster, strict=True
+        ):
+            self.special[f"%ctaid.{axis}"][...] = value
+            self.special[f"%clusterid.{axis}"][...] = value // blocks
+            self.special[f"%cluster_ctaid.{axis}"][...] = value % blocks
+        self.special["%cluster_ctarank"][...] = number % self.geometry.cluster_blocks
+        self.special["%smid"][...] = number % MULTIPROCESSORS
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the kernel has mbarriers or works with asynchronous units: only then there are
+        `causality`, `mbarriers` and `async_copies`.
+        """
+        return isinstance(self.shared.races, Causality)
+
+    def go_on(self) -> bool:
+        """Nobody can: have asynchronous units finish what they were told, or let those that wait
+        look again; whether that may help.
+        """
+        if not self.asynchronous:
+            return False
+        before = self.mbarriers.progress
+        if self.async_copies.deliver():
+            return True
+        # Who was not woken by a phase may have something else to do than to wait.
+        looked, self._looked = self._looked, before
+        return looked != before and self.flow.wake(~self.cluster_barrier.waits)
+
+    def reach(self, indices: AnyArray, size: int, mask: Mask, *, by_engine: bool = False) -> None:
+        """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
+        not have exited, nor do so before it knows of this. Copies are counted by themselves.
+        """
+        blocks = indices * size // self.shared.stride
+        lanes = np.ones(self.shape, np.bool_) if mask is None else mask
+        self.require_running(blocks, lanes)
+        if self.asynchronous and not by_engine:
+            self.causality.visit(blocks[lanes], self.causality.warp_of_lane[lanes])
+
+    def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
+        """The block of each of the lanes must not have exited."""
+        if (wrong := lanes & ~self._running()[blocks]).any():
+            raise Fault("shared memory of a block of the cluster that has exited", wrong)
+
+    def _running(self) -> AnyArray:
+        """The blocks of which there are lanes that have not exited."""
+        count: AnyArray = np.bincount(self.block_of_warp, self.alive.any(axis=0), self.blocks)
+        return count > 0
+
+    def _after_exit(self) -> None:
+        self.cluster_barrier.complete()
+        running = self._running()
+        gone, self._present = self._present & ~running, running
+        if gone.any():
+            self.async_copies.check_exit(gone)
+            self.causality.check_exit(gone)
+
+    def finish(self) -> None:
+        """All lanes have exited."""
+        if self.asynchronous:
+            self.async_copies.finish()
+
+    @cached_property
+    def warpgroups(self) -> Warpgroups:
+        """Made for kernels that have wgmma; the others pay nothing for it."""
+        return Warpgroups(self)
+
+    def tick(self) -> None:
+        """Time goes on: each look at a clock finds it further."""
+        self._clock += 1
+        for name in ("%clock64", "%globaltimer"):
+            self.special[name][...] = self._clock
+        for name in ("%clock", "%globaltimer_lo"):
+            self.special[name][...] = self._clock & 0xFFFFFFFF
+
+    def address_of(self, variable: Variable) -> int:
+        """Where a variable begins in its state space."""
+        match variable.space:
+            case ".param":
+                return self.parameter_offset(variable.name)
+            case ".shared":
+                return self.shared_address[variable.name]
+            case ".local":
+                return self.local.addresses[id(variable)]
+            case ".const":
+                return self.constant.addresses[id(variable)]
+        # Bound for the first time, at load, it has no memory yet.
+        return self.module_memory.get(id(variable), 0)
+
+    @property
+    def alive(self) -> AnyArray:
+        """Lanes that have not exited."""
+        return self.flow.alive
+
+    def parameter_offset(self, name: str) -> int:
+        """Where a parameter begins in the parameter block."""
+        position = 0
+        for variable in self.function.parameters.values():
+            assert variable.size is not None
+            position = -(-position // variable.alignment) * variable.alignment
+            if variable.name == name:
+                return position
+            position += variable.size
+        raise KeyError(name)
+
+    def register(self, register: Register) -> AnyArray:
+        """The raw bits of a register, bool for a predicate."""
+        array = self._registers.get(register.slot)
+        if array is None:
+            array = np.zeros(self.shape, _RAW[register.type.bits])
+            self._registers[register.slot] = array
+        return array
+
+    def track(self, slot: int) -> AnyArray:
+        """Flags that say which lanes have written the register."""
+        return self.written.setdefault(slot, np.zeros(self.shape, np.bool_))
+
+    def scratch(self, name: str, dtype: AnyDType) -> AnyArray:
+        """An array for results within one instruction; another use of `name` gets the same one."""
+        key = (name, np.dtype(dtype))
+        if key not in self._scratch:
+            self._scratch[key] = np.empty(self.shape, dtype)
+        return self._scratch[key]
+
+    def thread_name(self, lanes: AnyArray) -> str:
+        """Block and thread of the first of the marked lanes."""
+        warp = int(lanes.any(axis=0).argmax())
+        lane = int(lanes[:, warp].argmax())
+        number = np.asarray(self.first_block + int(self.block_of_warp[warp]))
+        where = ", ".join(str(int(each)) for each in self.geometry.block_of(number))
+        thread = int(self.warp_in_block[warp]) * LANES + lane
+        i, j, _ = self.geometry.block
+        return (
+            f"block ({where}), "
+            f"thread ({thread % i}, {thread // i % j}, {thread // (i * j)}) "
+            f"[warp {thread // LANES}, lane {lane}]"
+        )
+
+    def _thread_numbers(self) -> AnyArray:
+        lane = np.arange(LANES)[:, None]
+        return self.warp_in_block[None, :] * LANES + lane
+
+    def _special_registers(self) -> dict[str, AnyArray]:
+        thread = self._thread_numbers()
+        i, j, _ = self.geometry.block
+        lane = np.arange(LANES)[:, None]
+        below = (1 << lane) - 1
+        values: dict[str, AnyArray | int] = {
+            "%tid.x": thread % i,
+            "%tid.y": thread // i % j,
+            "%tid.z": thread // (i * j),
+            "%laneid": lane,
+            "%warpid": self.warp_in_block[None, :],
+            "%nwarpid": self.geometry.warps,
+            "%smid": 0,
+            "%nsmid": MULTIPROCESSORS,
+            "%clock": 0,
+            "%clock_hi": 0,
+            "%globaltimer_lo": 0,
+            "%globaltimer_hi": 0,
+            "%dynamic_smem_size": self.geometry.shared_bytes,
+            "%total_smem_size": self.shared.size,
+            "%lanemask_eq": 1 << lane,
+            "%lanemask_lt": below,
+            "%lanemask_le": below | (1 << lane),
+            "%lanemask_gt": 0xFFFFFFFF & ~(below | (1 << lane)),
+            "%lanemask_ge": 0xFFFFFFFF & ~below,
+        }
+        for axis, threads, blocks, cluster in zip(
+            "xyz", self.geometry.block, self.geometry.grid, self.geometry.cluster, strict=True
+        ):
+            values[f"%ntid.{axis}"] = threads
+            values[f"%nctaid.{axis}"] = blocks
+            values[f"%cluster_nctaid.{axis}"] = cluster
+            values[f"%nclusterid.{axis}"] = blocks // cluster
+            for name in ("ctaid", "clusterid", "cluster_ctaid"):
+                values[f"%{name}.{axis}"] = 0
+        values["%cluster_ctarank"] = 0
+        values["%cluster_nctarank"] = self.geometry.cluster_blocks
+        special = {
+            name: np.array(np.broadcast_to(value, self.shape), np.uint32)
+            for name, value in values.items()
+        }
+        for name in ("%clock64", "%globaltimer", "%gridid"):
+            special[name] = np.zeros(self.shape, np.uint64)
+        return special
+
+
+_ASYNCHRONOUS = (
+    "mbarrier", "cp.async.mbarrier", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma",
+    "fence.proxy.async", "mapa", "barrier.cluster", "st.async", "red.async",
+)  # fmt: skip
+
+
+def _is_asynchronous(function: Function) -> bool:
+    return any(
+        each.opcode.startswith(_ASYNCHRONOUS) or "::cluster" in each.opcode
+        for each in function.instructions
+    )
+
+
+def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:
+    """Shared address of each variable, and the bytes of a block; `dynamic` of them come last."""
+    addresses: dict[int, int] = {}
+    position = WINDOW
+    for variable in variables:
+        if variable.size is not None:
+            position = -(-position // variable.alignment) * variable.alignment
+            addresses[id(variable)] = position
+            position += variable.size
+    external = [variable for variable in variables if variable.size is None]
+    if external:
+        alignment = max(variable.alignment for variable in external)
+        position = -(-position // alignment) * alignment
+        addresses.update((id(variable), position) for variable in external)
+    names = {variable.name: addresses[id(variable)] for variable in variables}
+    return names, position + dynamic - WINDOW

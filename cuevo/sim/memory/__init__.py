@@ -1,0 +1,3 @@
+"""The state spaces of a launch, what their accesses cost, and who may see which byte: data races
+and the happens-before relation.
+"""

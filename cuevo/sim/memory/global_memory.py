@@ -1,0 +1,206 @@
+"""Global memory: the buffers of a launch, at their real host addresses."""
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask
+from cuevo.sim.faults import Fault
+from cuevo.sim.text.syntax import Variable
+
+_UNIT: dict[int, AnyDType] = {
+    size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
+}
+# Regions begin and end on this boundary as arrays, so that every aligned access is one element of
+# some view.
+_ALIGNMENT = 16
+
+
+class Buffer(Protocol):
+    """What a launch must say of an array; `cuevo.arrays.ArrayView` has it."""
+
+    @property
+    def pointer(self) -> int: ...
+    @property
+    def extent(self) -> tuple[int, int]: ...
+    @property
+    def readonly(self) -> bool: ...
+
+
+class ModuleMemory:
+    """A ``.global`` variable of a module; it lives as long as the loaded kernel."""
+
+    readonly = False
+
+    def __init__(self, variable: Variable) -> None:
+        size = variable.size or 0
+        storage = np.zeros(size + variable.alignment, np.uint8)
+        shift = -storage.ctypes.data % variable.alignment
+        self._bytes = storage[shift : shift + size]
+        self._bytes[: len(variable.content)] = np.frombuffer(variable.content, np.uint8)
+
+    @property
+    def pointer(self) -> int:
+        return int(self._bytes.ctypes.data)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        return self.pointer, self.pointer + self._bytes.size
+
+
+def unit_dtype(size: int) -> AnyDType:
+    """The NumPy type that moves `size` bytes (1 to 16) at once; 16 bytes travel as a complex
+    number.
+    """
+    return _UNIT[size]
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Addresses from `begin` up to `end` belong to one buffer, or to several that overlap."""
+
+    begin: int
+    end: int
+    base: int
+    views: dict[int, AnyArray]
+
+
+def _region(begin: int, end: int) -> _Region:
+    base = begin // _ALIGNMENT * _ALIGNMENT
+    size = -(-(end - base) // _ALIGNMENT) * _ALIGNMENT
+    # The few bytes outside of the buffer are never touched: all addresses are compared with begin
+    # and end.
+    raw: AnyArray = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
+    return _Region(begin, end, base, {unit: raw.view(dtype) for unit, dtype in _UNIT.items()})
+
+
+def _merged(extents: Iterable[tuple[int, int]]) -> list[_Region]:
+    """Disjoint regions, sorted. Buffers that merely touch stay apart: to run from one into the
+    next is an error.
+    """
+    merged: list[list[int]] = []
+    for begin, end in sorted(extents):
+        if end <= begin:
+            continue
+        if merged and begin < merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    return [_region(begin, end) for begin, end in merged]
+
+
+class GlobalMemory:
+    """Reads and writes of vectors of addresses, each access checked against the buffers."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        extents = [(buffer.extent, buffer.readonly) for buffer in buffers]
+        self._readable = _merged(extent for extent, _ in extents)
+        self._writable = _merged(extent for extent, readonly in extents if not readonly)
+        self.watch: Callable[[AnyArray, int, Mask], None] | None = None
+        """Called with the addresses of each access of warps, (32, warps), its size and its
+        lanes.
+        """
+
+    def load(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """Units of `size` bytes from `addresses` (uint64); what comes for lanes outside of `mask`
+        has no meaning.
+        """
+        if self.watch is not None and addresses.ndim == 2:
+            self.watch(addresses, size, mask)
+        if mask is not None:
+            addresses = _with_stand_in(addresses, mask)
+        region = self._only_region(self._readable, addresses, size)
+        if region is None:
+            return self._scattered_load(addresses, size)
+        return region.views[size].take(_indices(addresses, region.base, size))
+
+    def store(self, addresses: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
+        """Write units of `size` bytes; of lanes that hit the same address, the last one in memory
+        order wins.
+        """
+        if self.watch is not None and addresses.ndim == 2:
+            self.watch(addresses, size, mask)
+        checked = addresses if mask is None else _with_stand_in(addresses, mask)
+        region = self._only_region(self._writable, checked, size)
+        if region is None:
+            self._check(self._writable, checked, size, "write")
+            for region in self._writable:
+                inside = (checked >= region.begin) & (checked < region.end)
+                inside = inside if mask is None else inside & mask
+                if inside.any():
+                    region.views[size][_indices(addresses[inside], region.base, size)] = values[
+                        inside
+                    ]
+        elif mask is None:
+            region.views[size][_indices(addresses, region.base, size)] = values
+        else:
+            region.views[size][_indices(addresses[mask], region.base, size)] = values[mask]
+
+    def _only_region(
+        self, regions: list[_Region], addresses: AnyArray, size: int
+    ) -> _Region | None:
+        """The region that all of the accesses hit; None if there are several, or something is
+        wrong.
+        """
+        if size > 1 and np.bitwise_or.reduce(addresses, axis=None) & (size - 1):
+            lanes = (addresses & np.uint64(size - 1)) != 0
+            raise Fault(
+                f"misaligned global access: {_first(addresses, lanes):#x} is no multiple of {size}",
+                lanes,
+            )
+        low, high = int(addresses.min()), int(addresses.max()) + size
+        for region in regions:
+            if region.begin <= low and high <= region.end:
+                return region
+        return None
+
+    def _scattered_load(self, addresses: AnyArray, size: int) -> AnyArray:
+        self._check(self._readable, addresses, size, "read")
+        values = np.zeros(addresses.shape, _UNIT[size])
+        for region in self._readable:
+            inside = (addresses >= region.begin) & (addresses < region.end)
+            if inside.any():
+                values[inside] = region.views[size][_indices(addresses[inside], region.base, size)]
+        return values
+
+    def _check(self, regions: list[_Region], addresses: AnyArray, size: int, verb: str) -> None:
+        inside = np.zeros(addresses.shape, np.bool_)
+        for region in regions:
+            inside |= (addresses >= region.begin) & (addresses + np.uint64(size) <= region.end)
+        if not inside.all():
+            address = _first(addresses, ~inside)
+            raise Fault(self._explain(address, size, verb), ~inside)
+
+    def _explain(self, address: int, size: int, verb: str) -> str:
+        what = f"{verb} of {size} bytes at {address:#x}"
+        if verb == "write":
+            for region in self._readable:
+                if region.begin <= address and address + size <= region.end:
+                    return f"{what}: the buffer {region.begin:#x}..{region.end:#x} is read-only"
+        if not self._readable:
+            return f"{what}: the launch was given no buffers"
+        nearest = min(
+            self._readable, key=lambda r: max(r.begin - address, address + size - r.end, 0)
+        )
+        if address < nearest.begin:
+            where = f"{nearest.begin - address} bytes before the beginning"
+        else:
+            where = f"{address + size - nearest.end} bytes past the end"
+        return f"{what} is outside of every buffer: {where} of {nearest.begin:#x}..{nearest.end:#x}"
+
+
+def _with_stand_in(addresses: AnyArray, mask: AnyArray) -> AnyArray:
+    """`addresses` with those outside of `mask` replaced by one from inside."""
+    return np.where(mask, addresses, addresses.ravel()[mask.argmax()])
+
+
+def _first(addresses: AnyArray, lanes: AnyArray) -> int:
+    return int(addresses[lanes][0])
+
+
+def _indices(addresses: AnyArray, base: int, size: int) -> AnyArray:
+    offsets = (addresses - np.uint64(base)).view(np.int64)
+    return offsets if size == 1 else offsets >> (size.bit_length() - 1)

@@ -1,0 +1,195 @@
+"""Data races between the warps of a block in shared memory.
+
+Two warps race if both touch a byte between two barriers, and one of them writes it. All warps of a
+chunk advance together here, so a race would go unnoticed in the results; a GPU is not so kind.
+Races between the lanes of a warp: `lane_races`.
+
+For every byte of shared memory two tags say who wrote and who read it since the block's last
+barrier: 0 nobody, warp + 1, or `_SEVERAL`. An asynchronous copy writes when it is issued and again
+when it is waited for, so that its data is for other warps to read only after a barrier that follows
+the wait. A barrier of a part of the block clears all tags of the block: it may hide a race, it
+never invents one.
+"""
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.faults import Fault
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.lane_races import LaneRaces
+
+_SEVERAL = 255
+_UNITS = (1, 2, 4, 8, 16)
+
+
+class Races:
+    """`stride` bytes of storage for each of `blocks` blocks; `warp_in_block` has a number for each
+    warp.
+    """
+
+    def __init__(
+        self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+    ) -> None:
+        self._blocks, self._stride = blocks, stride
+        self._block_of_warp = block_of_warp
+        self._lanes = LaneRaces(blocks, stride, warp_in_block.size)
+        self._writer = np.zeros(max(blocks * stride, 16), np.uint8)
+        self._reader = np.zeros_like(self._writer)
+        self._writers = {unit: self._writer.view(unit_dtype(unit)) for unit in _UNITS}
+        self._readers = {unit: self._reader.view(unit_dtype(unit)) for unit in _UNITS}
+        self._tag_of_warp = (warp_in_block + 1).astype(np.uint8)
+        self._patterns: dict[int, AnyArray] = {}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.barrier(None)
+
+    def barrier(
+        self,
+        blocks: AnyArray | None,
+        arrived: AnyArray | None = None,
+        released: AnyArray | None = None,
+    ) -> None:
+        """What was done before is ordered before what comes; `blocks` marks the blocks, None for
+        all. Which warps arrived and which were released makes no difference here.
+        """
+        self._lanes.barrier(blocks)
+        for tags in (self._writer, self._reader):
+            if blocks is None:
+                tags.fill(0)
+            else:
+                whole = tags[: self._blocks * self._stride].reshape(self._blocks, self._stride)
+                whole[blocks] = 0
+
+    def warp_barrier(self, mask: Mask) -> None:
+        """The same for the lanes of each warp in `mask`, and to be simple for those of its block's
+        others.
+        """
+        blocks = None if mask is None else np.unique(self._block_of_warp[mask.any(axis=0)])
+        self._lanes.barrier(blocks)
+
+    def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
+        own = self._pattern(size)
+        self._check("reads", "wrote", self._writers[size], indices, size, own, mask)
+        self._lanes.read(indices, size, mask)
+        before = _bytes(self._readers[size].take(indices))
+        mine = _bytes(own)
+        tags = np.where((before == 0) | (before == mine), mine, np.uint8(_SEVERAL))
+        units = tags.view(unit_dtype(size))
+        if mask is not None:
+            indices, units = indices[mask], units[mask]
+        else:
+            indices, units = indices.ravel(), units.ravel()
+        self._readers[size][indices] = units
+        # Of several warps that read a unit at once only one has left its tag.
+        after = _bytes(self._readers[size].take(indices)).reshape(-1, size)
+        lost = (after != _bytes(units).reshape(-1, size)).any(axis=1) if size < 8 else None
+        if lost is None:
+            words = after.reshape(-1).view(np.uint64) != _bytes(units).reshape(-1).view(np.uint64)
+            lost = words if size == 8 else words[::2] | words[1::2]
+        if np.count_nonzero(lost):
+            several = np.full(size, _SEVERAL, np.uint8).view(unit_dtype(size))[0]
+            self._readers[size][indices[lost]] = several
+
+    def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """The lanes in `mask` write units of `size` bytes at `indices`."""
+        own = self._pattern(size)
+        self._check("writes", "wrote", self._writers[size], indices, size, own, mask)
+        self._check("writes", "read", self._readers[size], indices, size, own, mask)
+        self._lanes.write(indices, size, mask)
+        if mask is None:
+            self._writers[size][indices] = own
+        else:
+            self._writers[size][indices[mask]] = own[mask]
+        # Two warps that write a unit at once: one of them finds the other's tag.
+        self._check("writes", "writes", self._writers[size], indices, size, own, mask)
+
+    def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
+        """A volatile or atomic access: it races with plain ones before it, and leaves no tag for
+        those after it.
+        """
+        own, does = self._pattern(size), "writes" if writes else "reads"
+        self._check(does, "wrote", self._writers[size], indices, size, own, mask)
+        if writes:
+            self._check(does, "read", self._readers[size], indices, size, own, mask)
+        self._lanes.ordered(indices, size, mask, writes=writes)
+
+    def landed(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        """Asynchronous copies to flat `indices` have landed; `threads` are the positions of those
+        who issued them, lane * warps + warp.
+        """
+        lanes, warps = np.divmod(threads, self._tag_of_warp.size)
+        self._writers[size][indices] = self._pattern(size)[0].take(warps)
+        self._lanes.landed(indices, size, lanes)
+
+    def _pattern(self, size: int) -> AnyArray:
+        """The tag of each lane's warp in all bytes of a unit: shape (32, warps)."""
+        if size not in self._patterns:
+            tags = np.repeat(np.tile(self._tag_of_warp, (32, 1)), size, axis=1)
+            self._patterns[size] = tags.view(unit_dtype(size))
+        return self._patterns[size]
+
+    def _check(
+        self,
+        does: str,
+        did: str,
+        tags: AnyArray,
+        indices: AnyArray,
+        size: int,
+        own: AnyArray,
+        mask: Mask,
+    ) -> None:
+        found = _bytes(tags.take(indices))
+        foreign = (found != 0) & (found != _bytes(own))
+        if not np.count_nonzero(foreign):
+            return
+        each = foreign.reshape(*own.shape, size)
+        lanes = each.any(axis=-1)
+        lanes = lanes if mask is None else lanes & mask
+        if not lanes.any():
+            return
+        tag = int(found.reshape(*own.shape, size)[lanes][0][each[lanes][0]][0])
+        other = "other warps" if tag == _SEVERAL else f"warp {tag - 1}"
+        offset = int(indices[lanes][0]) * size % self._stride
+        raise Fault(
+            f"data race: {does} shared offset {offset}, which {other} {did} "
+            "without a barrier between",
+            lanes,
+        )
+
+
+def _bytes(units: AnyArray) -> AnyArray:
+    return units.view(np.uint8)
+
+
+class Unwatched(Races):
+    """Stands in for `Races` where nobody looks."""
+
+    def __init__(
+        self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray
+    ) -> None:
+        pass
+
+    def barrier(
+        self,
+        blocks: AnyArray | None,
+        arrived: AnyArray | None = None,
+        released: AnyArray | None = None,
+    ) -> None:
+        pass
+
+    def warp_barrier(self, mask: Mask) -> None:
+        pass
+
+    def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        pass
+
+    def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        pass
+
+    def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
+        pass
+
+    def landed(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        pass

@@ -1,0 +1,317 @@
+"""Shared memory of the threadblocks of a chunk, with the state of every byte."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.faults import Fault
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.happens_before import Causality
+from cuevo.sim.memory.races import Races, Unwatched
+
+WINDOW = 1024
+"""Shared address of the first byte. Not 0, so that a null pointer is caught (hardware keeps the
+first KB, too).
+"""
+
+RANK = 24
+"""The bit of a shared address from which on it says which block of the cluster it is of: also of
+addresses in the own block. Hopper has it so, as kernels find that put addresses into descriptors.
+"""
+_LOW = 2**RANK - 1
+
+_NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
+_UNITS = (1, 2, 4, 8, 16)
+_BULK = 16
+"""What bulk copies move at least, and what their addresses are multiples of."""
+
+
+class SharedMemory:
+    """`size` bytes for each of `blocks` threadblocks, whose warps are numbered by the two arrays.
+
+    Units of 1 to 16 bytes are addressed by indices, which `indices` makes out of checked addresses.
+    Each `cluster` of blocks may reach the memory of all of its blocks.
+    """
+
+    def __init__(
+        self,
+        blocks: int,
+        size: int,
+        block_of_warp: AnyArray,
+        warp_in_block: AnyArray,
+        races: type[Races | Causality] = Races,
+        cluster: int = 1,
+    ) -> None:
+        self.size = size
+        self.stride = -(-size // 16) * 16
+        """Bytes of storage from block to block."""
+        raw = np.zeros(max(blocks * self.stride, 16), np.uint8)
+        self._raw_state = np.zeros_like(raw)
+        self._data = {unit: raw.view(unit_dtype(unit)) for unit in _UNITS}
+        self._state = {unit: self._raw_state.view(unit_dtype(unit)) for unit in _UNITS}
+        # What turns a warp's shared addresses into offsets in the storage of all blocks.
+        self._base = (block_of_warp.astype(np.int64) * self.stride - WINDOW)[None, :]
+        self._rank = block_of_warp % cluster
+        self.window: AnyArray = (self._rank.astype(np.int64) << RANK)[None, :]
+        """What the shared addresses of each warp's own block have in common, (1, warps)."""
+        self.cluster = cluster
+        if races is Causality:
+            self.races: Races | Causality = Causality(
+                blocks, self.stride, block_of_warp, warp_in_block, cluster
+            )
+        else:
+            assert issubclass(races, Races)
+            self.races = races(blocks, self.stride, block_of_warp, warp_in_block)
+        self._states_count = races is not Unwatched
+        """Whether it is looked at what was written, and what is in flight."""
+        self.watch: Callable[[AnyArray, int, Mask], None] | None = None
+        """Called with the checked addresses of each access, its size and its lanes."""
+
+    def units(self, size: int) -> int:
+        """How many units of `size` bytes all blocks have."""
+        return int(self._data[size].size)
+
+    def block_of(self, index: int, size: int) -> int:
+        """The block of a unit, counted from the chunk's first."""
+        return index * size // self.stride
+
+    def offset_of(self, index: int, size: int) -> int:
+        """Where the unit is in its block's memory."""
+        return index * size % self.stride
+
+    def reset(self) -> None:
+        """Forget everything that was written."""
+        self._raw_state.fill(_NEVER)
+        self.races.reset()
+
+    def indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """Indices of units of `size` bytes at checked shared addresses (uint32 or uint64).
+
+        Raises Fault for an address that is misaligned or outside of the block's memory. Lanes
+        outside of `mask` get some index.
+        """
+        if self.cluster > 1:
+            addresses = addresses.astype(np.int64) - self.window
+        return self._within(addresses, size, mask)
+
+    def _within(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """The same for addresses without a rank."""
+        if mask is not None:
+            addresses = np.where(mask, addresses, addresses.ravel()[mask.argmax()])
+        if size > 1 and int(np.bitwise_or.reduce(addresses, axis=None)) & (size - 1):
+            lanes = (addresses & addresses.dtype.type(size - 1)) != 0
+            first = int(addresses[lanes][0])
+            raise Fault(f"misaligned shared access: {first:#x} is no multiple of {size}", lanes)
+        end = WINDOW + self.size
+        if int(addresses.min()) < WINDOW or int(addresses.max()) + size > end:
+            lanes = (addresses < WINDOW) | (addresses > max(end - size, 0))
+            first = int(addresses[lanes][0])
+            raise Fault(
+                f"shared access of {size} bytes at offset {first - WINDOW} is outside of the "
+                f"block's {self.size} bytes",
+                lanes,
+            )
+        if self.watch is not None:
+            self.watch(addresses, size, mask)
+        offsets: AnyArray = np.add(addresses, self._base, dtype=np.int64, casting="unsafe")
+        return offsets if size == 1 else offsets >> (size.bit_length() - 1)
+
+    def cluster_indices(self, addresses: AnyArray, size: int, mask: Mask) -> AnyArray:
+        """The same for addresses that may be of another block of the cluster."""
+        ranks = (addresses >> addresses.dtype.type(RANK)).astype(np.int64)
+        beyond = ranks >= self.cluster
+        if (wrong := beyond if mask is None else beyond & mask).any():
+            rank = int(ranks[wrong][0])
+            message = f"a shared address of block {rank} of a cluster of {self.cluster}"
+            raise Fault(message, wrong)
+        own = self._within(addresses & addresses.dtype.type(_LOW), size, mask)
+        blocks_on = ranks - self._rank
+        if mask is not None:
+            blocks_on = np.where(mask, blocks_on, 0)
+        found: AnyArray = own + blocks_on * (self.stride // size)
+        return found
+
+    def in_block_of_rank(self, index: int, size: int, rank: int) -> int:
+        """The unit at the same place in the memory of the block of that rank in the cluster."""
+        own = self.block_of(index, size) % self.cluster
+        return index + (rank - own) * (self.stride // size)
+
+    def load(self, indices: AnyArray, size: int, mask: Mask, *, ordered: bool = False) -> AnyArray:
+        """The units at `indices`; each byte must have been written, and no copy to it be in flight.
+
+        An `ordered` access (volatile, relaxed, atomic) races with none of its kind.
+        """
+        if not self._states_count:
+            return self._data[size].take(indices)
+        self._check_valid(indices, size, mask)
+        if ordered:
+            self.races.ordered(indices, size, mask, writes=False)
+        else:
+            self.races.read(indices, size, mask)
+        return self._data[size].take(indices)
+
+    def store(
+        self,
+        indices: AnyArray,
+        size: int,
+        values: AnyArray,
+        mask: Mask,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        """Write units; none of their bytes may have a copy in flight."""
+        self._check_free(indices, size, mask)
+        if ordered:
+            self.races.ordered(indices, size, mask, writes=True)
+        else:
+            self.races.write(indices, size, mask)
+        self._put(indices, size, values, mask, _VALID)
+
+    def begin_copy(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
+        """Start asynchronous copies: the data is there, but not to be touched before `end_copy`."""
+        self._check_free(indices, size, mask)
+        self.races.write(indices, size, mask)
+        self._put(indices, size, values, mask, _IN_FLIGHT)
+
+    def end_copy(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
+        """Copies to flat `indices` are waited for; `threads` as `Races.landed` has them."""
+        if not self._states_count:
+            return
+        self._state[size][indices] = _unit(size, _VALID)
+        self.races.landed(indices, size, threads)
+
+    def end_copy_by_mbarrier(
+        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
+    ) -> None:
+        """The same of copies that an mbarrier waits for; place and time as in `Causality`."""
+        self._state[size][indices] = _unit(size, _VALID)
+        self._causality.end_async_write(indices, size, places, times, by_engine=False)
+
+    def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        """Start asynchronous atomic updates of units, each byte of which must have been written."""
+        self._check_valid(indices, size, mask)
+        self._causality.begin_reduction(indices, size, mask)
+
+    def end_reduction(
+        self,
+        indices: AnyArray,
+        size: int,
+        combine: Callable[[AnyArray], None],
+        places: AnyArray,
+        times: AnyArray,
+    ) -> None:
+        """`combine` makes those of flat `indices`, given all units; place and time as above."""
+        combine(self._data[size])
+        self._causality.end_reduction(indices, size, places, times)
+
+    # -- Memory of asynchronous units; kernels that have them are watched by `Causality` -----------
+
+    def begin_bulk_write(self, units: AnyArray, warps: AnyArray) -> None:
+        """Copies to flat `units` of 16 bytes begin, told by the warps that stand beside them: until
+        `end_bulk_write` nobody is to touch them.
+        """
+        self._check_units_free(units, "write", warps)
+        self._causality.begin_async_write(units, _BULK, warps)
+        self._state[_BULK][units] = _unit(_BULK, _IN_FLIGHT)
+
+    def end_bulk_write(
+        self, units: AnyArray, values: AnyArray, places: AnyArray, times: AnyArray
+    ) -> None:
+        """Their data is there; place and time as `Causality.end_async_write` has them."""
+        self._data[_BULK][units] = values
+        self._state[_BULK][units] = _unit(_BULK, _VALID)
+        self._causality.end_async_write(units, _BULK, places, times, by_engine=True)
+
+    def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
+        """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
+        beside them: until `end_async_read` nobody is to write there.
+        """
+        state = self._state[_BULK].take(units).view(np.uint8)
+        if int(state.min()) != _VALID or int(state.max()) != _VALID:
+            wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
+            raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
+        self._causality.begin_async_read(units, _BULK, warps)
+        return self._data[_BULK].take(units)
+
+    def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
+        """The same units were waited for."""
+        self._causality.end_async_read(units, _BULK, warps)
+
+    def make_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
+        """Units of 8 bytes become mbarriers: no ordinary access is to touch them."""
+        self.races.write(indices, 8, mask)
+        self._mark(indices, 8, mask, _MBARRIER)
+
+    def free_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
+        """They are ordinary memory again, of which nothing was written."""
+        self.races.write(indices, 8, mask)
+        self._mark(indices, 8, mask, _NEVER)
+
+    @property
+    def _causality(self) -> Causality:
+        assert isinstance(self.races, Causality)
+        return self.races
+
+    def _check_units_free(self, units: AnyArray, verb: str, warps: AnyArray) -> None:
+        state = self._state[_BULK].take(units).view(np.uint8).reshape(-1, _BULK)
+        if int(state.max()) > _VALID:
+            wrong = (state > _VALID).any(axis=1)
+            raise self._unit_refusal(f"asynchronous {verb}", units[wrong], warps[wrong])
+
+    def _unit_refusal(self, what: str, units: AnyArray, warps: AnyArray) -> Fault:
+        position = int(units[0]) * _BULK
+        reason = self._reason(position, _BULK)
+        lanes = np.zeros((32, self._base.shape[1]), np.bool_)
+        lanes[:, int(warps[0])] = True
+        return Fault(f"{what} at shared offset {position % self.stride}, {reason}", lanes)
+
+    # -- Inner ------------------------------------------------------------------------------------
+
+    def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
+        self._data[size][indices if mask is None else indices[mask]] = (
+            values if mask is None else values[mask]
+        )
+        self._mark(indices, size, mask, state)
+
+    def _mark(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
+        if not self._states_count:
+            return
+        self._state[size][indices if mask is None else indices[mask]] = _unit(size, state)
+
+    def _check_valid(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        state = self._state[size].take(indices).view(np.uint8)
+        if int(state.min()) != _VALID or int(state.max()) != _VALID:
+            lanes = (state.reshape(*indices.shape, size) != _VALID).any(axis=-1)
+            lanes = lanes if mask is None else lanes & mask
+            if lanes.any():
+                raise self._refusal("read", indices, size, lanes)
+
+    def _check_free(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        if not self._states_count:
+            return
+        state = self._state[size].take(indices).view(np.uint8)
+        if int(state.max()) > _VALID:
+            taken = state.reshape(*indices.shape, size) > _VALID
+            lanes = np.asarray(taken.any(axis=-1))
+            lanes = lanes if mask is None else lanes & mask
+            if lanes.any():
+                raise self._refusal("write", indices, size, lanes)
+
+    def _refusal(self, verb: str, indices: AnyArray, size: int, lanes: AnyArray) -> Fault:
+        position = int(indices[lanes][0]) * size
+        where = f"{verb} of {size} bytes at shared offset {position % self.stride}"
+        return Fault(f"{where}, {self._reason(position, size)}", lanes)
+
+    def _reason(self, position: int, size: int) -> str:
+        states = self._raw_state[position : position + size]
+        if (states == _IN_FLIGHT).any():
+            return "to which an asynchronous copy is still in flight"
+        return (
+            "where an mbarrier is" if (states == _MBARRIER).any() else "where nothing was written"
+        )
+
+
+def _unit(size: int, state: int) -> AnyArray:
+    """A unit of `size` bytes that are all in one state."""
+    return np.full(size, state, np.uint8).view(unit_dtype(size))

@@ -1,0 +1,1 @@
+"""Loading a kernel, running its threadblocks in chunks, and counting what they did."""

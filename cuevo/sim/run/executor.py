@@ -1,0 +1,271 @@
+"""The CPU executor: rendered PTX, run by NumPy and checked on the way."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from cuevo.architectures import architecture
+from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
+from cuevo.sim.instructions.levels import Level, declared, loadable
+from cuevo.sim.machine.state import Geometry, Machine, shared_layout
+from cuevo.sim.memory.global_memory import Buffer, GlobalMemory, ModuleMemory
+from cuevo.sim.run.profile import Counters, Profile
+from cuevo.sim.run.program import Program
+from cuevo.sim.run.schedule import Schedule
+from cuevo.sim.text.contraction import Contraction
+from cuevo.sim.text.parse import parse
+from cuevo.sim.text.syntax import Module
+
+_T = TypeVar("_T")
+Progress = Callable[[int, int], None]
+"""Called with the blocks done and their total."""
+
+# Enough warps to make NumPy's overhead small, few enough for the registers to stay in the caches.
+_WARPS_AT_ONCE = 256
+_MOST_IN_CLUSTER = 8
+# Machines are tens of megabytes, parsed kernels a few.
+_MACHINES_KEPT = 4
+_KERNELS_KEPT = 32
+
+
+class SimExecutor:
+    """Runs kernels on the CPU as a device of architecture `arch` would.
+
+    Pointers in the parameter block are host addresses of the memory behind the `buffers` of a
+    launch; every access outside of them is an error. `progress`, if given, is called after each
+    chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
+    count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
+    Without `checks` nobody looks for races, for registers and shared memory that were never written
+    and for copies in flight, in kernels that have no mbarriers and no bulk copies: that is for
+    results of kernels which are known to be right. Addresses are checked always.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_80",
+        progress: Progress | None = None,
+        *,
+        profile: bool = False,
+        checks: bool = True,
+    ) -> None:
+        self.limits = architecture(arch)
+        self.arch = arch
+        self.name = f"sim:{arch}"
+        self.progress = progress
+        self._profiles = profile
+        self._checks = checks
+        self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
+        self.running = threading.Lock()
+        """Held by a launch: machines are shared."""
+        self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+        """Machines of the last launches, shared by all kernels."""
+
+    def load(self, kernel: KernelText) -> "LoadedKernel":
+        """Parse a kernel and check each of its instructions; the same text gives the same kernel
+        again.
+
+        Raises SimulatorError, with file and line, for whatever the executor does not know or `arch`
+        does not have.
+        """
+        key = (kernel.describe(), kernel.text)
+        return self._kernels.get(key, lambda: self._prepare(kernel))
+
+    def _prepare(self, kernel: KernelText) -> "LoadedKernel":
+        try:
+            module = parse(kernel.text)
+            function = module.functions.get(kernel.name)
+            if function is None:
+                names = ", ".join(module.functions) or "none"
+                raise PtxError(
+                    1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
+                )
+            level = self._level(module)
+            program = Program(function, self.limits.number, level, checks=self._checks)
+        except PtxError as error:
+            raise error_at(kernel, error.line, error.message) from None
+        counters = Counters(function) if self._profiles else None
+        return LoadedKernel(kernel, program, self, counters)
+
+    def _level(self, module: Module) -> Level:
+        try:
+            level = declared(module.version, module.target)
+        except ValueError as error:
+            raise PtxError(1, str(error)) from None
+        if not loadable(level, self.arch):
+            raise PtxError(1, f"the text is for {module.target}; this is {self.arch}")
+        return level
+
+    def load_text(
+        self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
+    ) -> "LoadedKernel":
+        """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
+        return self.load(_PlainText(name, text, origin or (lambda line: None)))
+
+
+class _Kept(Generic[_T]):
+    """The things that were asked for last, up to `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._things: dict[Hashable, _T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        thing = self._things.pop(key, None)
+        if thing is None:
+            thing = make()
+        self._things[key] = thing
+        if len(self._things) > self._limit:
+            del self._things[next(iter(self._things))]
+        return thing
+
+
+@dataclass(frozen=True)
+class _PlainText:
+    name: str
+    text: str
+    find: Callable[[int], Origin | None]
+
+    def origin(self, line: int) -> Origin | None:
+        return self.find(line)
+
+    def describe(self) -> str:
+        return self.name
+
+
+class LoadedKernel:
+    """A kernel of a `SimExecutor`."""
+
+    def __init__(
+        self,
+        kernel: KernelText,
+        program: Program,
+        owner: SimExecutor,
+        counters: Counters | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self._program = program
+        self._owner = owner
+        self._counters = counters
+        self._module_memory = {
+            id(variable): ModuleMemory(variable) for variable in program.function.module_memory
+        }
+
+    @property
+    def spills(self) -> bool:
+        """Never: there are registers enough."""
+        return False
+
+    @property
+    def profile(self) -> Profile | None:
+        """What the last launch did; None unless the executor was made with ``profile=True``."""
+        return None if self._counters is None else self._counters.profile(self.kernel)
+
+    @property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """What an assembler may fuse, so that a GPU's bits may differ from those here."""
+
+        def stated(index: int) -> tuple[str, str]:
+            instruction = self._program.operations[index].instruction
+            return place(self.kernel, instruction.line), instruction.opcode
+
+        pairs = ((*stated(x), *stated(y)) for x, y in self._program.contractions())
+        return tuple(Contraction(*pair) for pair in pairs)
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        params: bytes | bytearray,
+        *,
+        buffers: Sequence[Buffer] = (),
+        stream: object = None,
+    ) -> None:
+        """Run the kernel to its end.
+
+        `shared_bytes` is the dynamic shared memory of a block, `params` the parameter block,
+        `buffers` what the kernel may read and, where it is not read-only, write. `stream` has no
+        meaning here. Raises ValueError for a launch that no device would take, SimulatorError for a
+        fault of the kernel.
+        """
+        cluster = self._program.function.cluster
+        geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes), cluster)
+        self._check(geometry, params)
+        packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
+        memory = GlobalMemory([*buffers, *self._module_memory.values()])
+        total = geometry.blocks
+        chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
+        each = -(-total // chunks)
+        # Clusters stay together.
+        each = -(-each // geometry.cluster_blocks) * geometry.cluster_blocks
+        with self._owner.running, np.errstate(all="ignore"):
+            if self._counters is not None:
+                self._counters.reset()
+            for first in range(0, total, each):
+                schedule = self._schedule(geometry, min(each, total - first))
+                schedule.machine.begin(first, packed, memory)
+                schedule.run()
+                if self._owner.progress is not None:
+                    self._owner.progress(min(first + each, total), total)
+
+    def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
+        def make() -> Schedule:
+            machine = Machine(self._program.function, geometry, blocks, checks=self._program.checks)
+            machine.module_memory = {
+                key: memory.pointer for key, memory in self._module_memory.items()
+            }
+            return Schedule(self._program, machine, self.kernel, self._counters)
+
+        return self._owner.machines.get((self._program, geometry, blocks), make)
+
+    def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
+        function, name = self._program.function, self.kernel.describe()
+        if min(geometry.grid) < 1 or min(geometry.block) < 1:
+            raise ValueError(
+                f"{name}: grid {geometry.grid} and block {geometry.block} must be positive"
+            )
+        if geometry.threads > 1024:
+            raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
+        _, shared = shared_layout(function.shared, geometry.shared_bytes)
+        limits = self._owner.limits
+        if shared > limits.shared_per_block:
+            raise ValueError(
+                f"{name}: {shared} bytes of shared memory; a block of {limits.name} has "
+                f"{limits.shared_per_block}"
+            )
+        if geometry.grid[0] >= 2**31 or max(geometry.grid[1:]) > 65535:
+            raise ValueError(
+                f"{name}: the grid {geometry.grid} is larger than (2^31 - 1, 65535, 65535)"
+            )
+        if any(g % c for g, c in zip(geometry.grid, geometry.cluster, strict=True)):
+            raise ValueError(
+                f"{name}: the grid {geometry.grid} is not made of clusters of {geometry.cluster}"
+            )
+        if geometry.cluster_blocks > _MOST_IN_CLUSTER:
+            raise ValueError(
+                f"{name}: {geometry.cluster_blocks} blocks in a cluster; {_MOST_IN_CLUSTER} are "
+                "the most"
+            )
+        if function.required_threads not in (None, geometry.block):
+            raise ValueError(
+                f"{name}: block {geometry.block}; the kernel requires {function.required_threads}"
+            )
+        most = function.maximum_threads
+        if most is not None and geometry.threads > most[0] * most[1] * most[2]:
+            raise ValueError(
+                f"{name}: {geometry.threads} threads in a block; .maxntid allows {most}"
+            )
+        expected = 0
+        for variable in function.parameters.values():
+            assert variable.size is not None
+            expected = -(-expected // variable.alignment) * variable.alignment + variable.size
+        if len(params) != expected:
+            raise ValueError(f"{name}: a parameter block of {len(params)} bytes, not {expected}")
+
+
+def _triple(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, z = (int(size) for size in sizes)
+    return x, y, z

@@ -1,0 +1,1 @@
+"""Where lanes stand and wait: control flow, barriers, mbarriers, asynchronous copies, wgmma."""

@@ -1,0 +1,229 @@
+"""PTX to machine code, with neither GPU nor driver: nvJitLink, by way of `cuda.core.Linker`.
+
+Where nvJitLink cannot be loaded the Linker turns to the driver's own compiler, which needs a
+driver.
+"""
+
+import json
+import re
+import struct
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import driver, nvjitlink
+from cuda.core import Device, Linker, LinkerOptions, ObjectCode
+from cuda.pathfinder import load_nvidia_dynamic_lib
+
+from cuevo.errors import AssemblerError, DeviceUnavailable
+from cuevo.toolchain import cache as _cache
+from cuevo.toolchain.cache import Cache
+from cuevo.toolchain.template import RenderedKernel
+
+LOWEST_ARCH = 75
+"""Of those that nvJitLink 13 assembles for, as `Architecture.number` counts them."""
+_PTXAS_OPTIONS = ("-v", "--warn-on-spills")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel needs, as the assembler reports it; sizes in bytes."""
+
+    registers: int
+    """Registers a thread."""
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    """Local memory a thread."""
+    static_shared: int
+    """Shared memory a block, without what a launch adds."""
+    barriers: int
+    constant: int
+    """Constant memory, all banks, where the assembler reports it."""
+    code_size: int
+    """Machine code of the module."""
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """An assembled kernel."""
+
+    name: str
+    """The entry point."""
+    arch: str
+    code: bytes
+    """The ELF image that a driver loads."""
+    resources: Resources
+    assembler: str
+    """``nvJitLink 13.0``, or the driver's version where that one assembled."""
+    log: str
+
+
+def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.default) -> Cubin:
+    """Assemble `kernel` for `arch` (``"sm_80"``, ``"sm_90a"``), or take it from `cache`, if any.
+
+    Raises AssemblerError for what the assembler refuses: a line ``ptx/<file>:<line>: <message>``
+    for each of its complaints, and the parameters of the instance.
+    """
+    if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", arch):
+        raise ValueError(f"arch must be like 'sm_80' or 'sm_90a'; got {arch!r}")
+    assembler = _assembler()
+    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *_PTXAS_OPTIONS))
+    if cache is not None and (entry := cache.get(key)) is not None:
+        return _from_bytes(entry)
+    code, log = _link(kernel, arch, assembler)
+    resources = _read_resources(kernel, log, code)
+    cubin = Cubin(kernel.name, arch, code, resources, assembler.name, log)
+    if cache is not None:
+        cache.put(key, _to_bytes(cubin))
+    return cubin
+
+
+def target_for(kernel: RenderedKernel, arch: str) -> str:
+    """What to assemble `kernel` for on a device of `arch`: where the kernel's target is that very
+    architecture with what only it has, such as sm_90a, the target.
+    """
+    named = re.search(r"^\.target (sm_[0-9]+[af])\b", kernel.text, re.M)
+    return named[1] if named and named[1][:-1] == arch else arch
+
+
+# -- The assembler ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Assembler:
+    name: str
+    identity: str
+    """The name, and what tells patch releases apart, which the version number does not."""
+    is_driver: bool
+
+
+@lru_cache(maxsize=1)
+def _assembler() -> _Assembler:
+    if Linker.which_backend() == "driver":
+        return _driver_as_assembler()
+    name = "nvJitLink " + ".".join(map(str, nvjitlink.version()))
+    library = load_nvidia_dynamic_lib("nvJitLink").abs_path
+    size = Path(library).stat().st_size if library else 0
+    return _Assembler(name, f"{name} ({size} bytes)", is_driver=False)
+
+
+def _driver_as_assembler() -> _Assembler:
+    try:
+        _, version = driver.cuDriverGetVersion()
+    except Exception as error:
+        raise DeviceUnavailable(
+            "kernels cannot be assembled: looked for nvJitLink and for the CUDA driver, found "
+            f"neither ({error}); install the package nvidia-nvjitlink, or a driver"
+        ) from error
+    name = f"driver {version // 1000}.{version % 1000 // 10}"
+    return _Assembler(name, name, is_driver=True)
+
+
+def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[bytes, str]:
+    options = LinkerOptions(name=kernel.name, arch=arch, lineinfo=True)
+    if assembler.is_driver:
+        # It takes no options for ptxas, but reports the same. Unlike nvJitLink it needs a context.
+        options.verbose = True
+        status, current = driver.cuCtxGetCurrent()
+        if status or not int(current):  # no context, or a driver that nobody has started
+            Device().set_current()
+    else:
+        options.ptxas_options = list(_PTXAS_OPTIONS)
+        # What its own cache has, it does not report on.
+        options.no_cache = True
+    module = ObjectCode.from_ptx(kernel.text.encode(), name=f"{kernel.name}.ptx")
+    linker = None
+    try:
+        linker = Linker(module, options=options)
+        code = linker.link("cubin").code
+        log = linker.get_info_log()
+    except Exception as error:
+        # The class depends on which library was at work; the log is in the text of all of them.
+        log = str(error).replace("\0", "")
+        raise AssemblerError(_explain(kernel, arch, assembler, log)) from error
+    finally:
+        if linker is not None:
+            linker.close()
+    return bytes(code), log.replace("\0", "").strip()
+
+
+_COMPLAINT = re.compile(r"(?:\bline (\d+); *)?\b(?:error|fatal)\s*: *(.*)$", re.M)
+
+
+def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str) -> str:
+    """The complaints in the assembler's log, each at the line of the template that it is about."""
+    explained: dict[str, None] = {}
+    for number, message in _COMPLAINT.findall(log):
+        if "assembly aborted" in message:
+            continue
+        if not number:
+            explained[f"ptx/{kernel.name}.ptx: {message}"] = None
+            continue
+        origin = kernel.origin(int(number))
+        place = str(origin) if origin else f"line {number} of the PTX text of {kernel.name}"
+        # The loop that made hundreds of equal lines gets one complaint.
+        explained[f"{place}: {message}"] = None
+    lines = list(explained) or [log.strip() or "the assembler failed without a message"]
+    return "\n".join([*lines, f"in {kernel.describe()} for {arch}, by {assembler.name}"])
+
+
+# -- The report ------------------------------------------------------------------------------------
+
+
+def _read_resources(kernel: RenderedKernel, log: str, code: bytes) -> Resources:
+    # The log has a part for each entry point, beginning with its name.
+    parts = re.split(r"Compiling entry function '([^']+)'", log)
+    part = dict(zip(parts[1::2], parts[2::2], strict=True)).get(kernel.name, "")
+    registers = re.search(r"Used (\d+) registers", part)
+    if registers is None:
+        raise AssemblerError(
+            f"ptx/{kernel.name}.ptx: the assembler does not report on an entry point "
+            f"{kernel.name}; its log is\n{log.strip()}\nin {kernel.describe()}"
+        )
+
+    def total(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, part)))
+
+    return Resources(
+        registers=int(registers.group(1)),
+        spill_stores=total(r"(\d+) bytes spill stores"),
+        spill_loads=total(r"(\d+) bytes spill loads"),
+        stack=total(r"(\d+) bytes stack frame"),
+        static_shared=total(r"(\d+) bytes smem"),
+        barriers=total(r"used (\d+) barriers"),
+        constant=total(r"(\d+) bytes cmem\[\d+\]"),
+        code_size=sum(size for name, size in _sections(code) if name.startswith(".text")),
+    )
+
+
+def _sections(elf: bytes) -> list[tuple[str, int]]:
+    """Name and size of each section of a little-endian ELF64 image."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        raise AssemblerError("the assembler's result is no 64-bit ELF image")
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    entry_size, count, names_index = struct.unpack_from("<3H", elf, 58)
+    entries = [
+        struct.unpack_from("<II4Q", elf, table + index * entry_size) for index in range(count)
+    ]
+    names = entries[names_index][4]
+    return [
+        (elf[(begin := names + entry[0]) : elf.index(b"\0", begin)].decode(), entry[5])
+        for entry in entries
+    ]
+
+
+# -- Cache entries ---------------------------------------------------------------------------------
+
+
+def _to_bytes(cubin: Cubin) -> bytes:
+    facts = asdict(cubin)
+    code = facts.pop("code")
+    return json.dumps(facts).encode() + b"\n" + bytes(code)
+
+
+def _from_bytes(entry: bytes) -> Cubin:
+    head, code = entry.split(b"\n", 1)
+    facts: dict[str, Any] = json.loads(head)
+    return Cubin(code=code, **(facts | {"resources": Resources(**facts["resources"])}))

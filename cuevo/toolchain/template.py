@@ -1,0 +1,266 @@
+"""Kernel templates: ``ptx/<kernel>.ptx`` and values to PTX text that knows where it came from.
+
+A template is PTX with three additions, which an editor still takes for PTX comments and names:
+
+- ``//% for i in range(4)``: a line of Jinja, indented as one likes. An expression may go on over
+  further lines while a bracket is open; those may begin with ``//%``, too.
+- ``${expr}``: the value of an expression. Alone on its line it may be a macro of many lines, and
+  all of them get the indentation of that line. Within a line it is a word: the line end that a
+  macro's result has is dropped.
+- ``//# text``: a comment for readers of the template; ``// text`` goes into the PTX text as well.
+
+Each line of the rendered text has an origin: the file and line of the template that it was written
+in, which for a line out of a macro is the line in the macro's body.
+"""
+
+import hashlib
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import CodeType, MappingProxyType, TracebackType
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.bccache import Bucket, BytecodeCache
+
+from cuevo import layouts
+from cuevo.errors import TemplateError
+from cuevo.toolchain import source_map
+from cuevo.toolchain.division import magic
+from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
+from cuevo.toolchain.lineinfo import SourceLine, add_line_information
+from cuevo.toolchain.paths import ptx_directory
+
+__all__ = ["RenderedKernel", "SourceLine", "kernel_names", "render"]
+
+
+@dataclass(frozen=True)
+class RenderedKernel:
+    """The PTX text of one instance of a kernel."""
+
+    name: str
+    """The entry point, and the stem of the template's file name."""
+    text: str
+    lines: tuple[SourceLine | None, ...]
+    """``lines[i]`` is the origin of line ``i + 1`` of the text; None for a line of no template."""
+    values: Mapping[str, object]
+    """What the template was given."""
+    params: Struct
+    """The parameter block of a launch."""
+
+    def origin(self, line: int) -> SourceLine | None:
+        """Origin of line `line` of the text, counted from 1; None where there is none."""
+        return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
+
+    def describe(self) -> str:
+        """The instance in one line: ``evoformer_forward_sm80(head_dim=32, stages=3)``."""
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.values.items())})"
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hexadecimal."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def code_digest(self) -> str:
+        """SHA-256 of what the machine code is made from: no comments, line information,
+        indentation.
+
+        A reworded comment, or a macro that moves to another file, leaves it as it is.
+        """
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", self.text, flags=re.DOTALL)
+        lines = (" ".join(line.split()) for line in text.split("\n"))
+        kept = (line for line in lines if line and not line.startswith((".loc ", ".file ")))
+        return hashlib.sha256("\n".join(kept).encode()).hexdigest()
+
+
+def kernel_names() -> tuple[str, ...]:
+    """Names of all kernels, sorted: the ``.ptx`` files directly under ``ptx/``."""
+    return _names(ptx_directory())
+
+
+def render(
+    kernel: str, values: Mapping[str, object], *, directory: Path | None = None
+) -> RenderedKernel:
+    """Render the template of `kernel`, giving it the names in `values`.
+
+    `directory` holds the templates and their ``cuevo.h`` (default: the package's own ``ptx/``);
+    what they import from ``lib/`` and is not there comes from the package's building blocks.
+    Every template sees, besides:
+
+    - ``p``: the kernel's parameter struct: ``${p.q}`` is a field's offset, ``${p.size}`` the size;
+    - ``layouts``: the package `cuevo.layouts`;
+    - ``range``, ``min``, ``max``, ``gcd``, ``ceil_div(a, b)``;
+    - ``float_bits(x)``: a PTX literal of type ``.f32``;
+    - ``unique(prefix)``: a label that no other call of this rendering gets;
+    - ``fail(message)``: stop, for a macro whose arguments cannot work.
+
+    An imported library sees `values` only if it is imported ``with context``.
+
+    Raises ValueError for a kernel that is not there and for a value that hides one of the names
+    above; TemplateError, with file and line, for whatever goes wrong inside of a template.
+    """
+    root = ptx_directory() if directory is None else Path(directory).resolve()
+    if kernel not in _names(root):
+        known = ", ".join(_names(root)) or "none"
+        raise ValueError(f"there is no kernel {kernel!r} in {root}; the kernels are: {known}")
+    params = _parameter_struct(kernel, root)
+    # An environment for each rendering: whatever is imported gets its globals from there, and is
+    # not kept. What is kept is compiled code.
+    base = _environment(root)
+    environment = base.overlay()
+    environment.globals = {**base.globals, "p": params, "unique": _labels()}
+    hidden = sorted(values.keys() & environment.globals.keys())
+    if hidden:
+        raise ValueError(f"{kernel}: {', '.join(hidden)} already has a meaning in every template")
+    try:
+        marked = environment.get_template(f"{kernel}.ptx").render(**values)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
+    except Exception as error:
+        raise TemplateError(_explain(error, root, kernel)) from error
+    text, lines = add_line_information(*source_map.take_marks(marked))
+    return RenderedKernel(kernel, text, lines, MappingProxyType(dict(values)), params)
+
+
+def _names(directory: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in directory.glob("*.ptx")))
+
+
+def _parameter_struct(kernel: str, root: Path) -> Struct:
+    kernels = load_header(root / HEADER_NAME).kernels
+    if kernel not in kernels:
+        raise TemplateError(
+            f"ptx/{kernel}.ptx:1: ptx/{HEADER_NAME} declares no such kernel; it takes a prototype "
+            f"`void {kernel}(const struct S params);`"
+        )
+    return kernels[kernel]
+
+
+# -- The environment -------------------------------------------------------------------------------
+
+
+class _CodeInMemory(BytecodeCache):
+    """Keeps the compiled templates of the process; the checksum is that of the template's text."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+@lru_cache(maxsize=8)
+def _environment(root: Path) -> jinja2.Environment:
+    block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([root, ptx_directory()]),
+        line_statement_prefix=source_map.LINE_STATEMENT,
+        variable_start_string="${",
+        variable_end_string="}",
+        block_start_string=block_begin,
+        block_end_string=block_end,
+        comment_start_string=comment_begin,
+        comment_end_string=comment_end,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+        extensions=[source_map.Marks],
+        bytecode_cache=_CodeInMemory(),
+    )
+    # Jinja's own make 0 of what is no number, and of a number that a macro made.
+    environment.filters.update({"int": _int, "float": _float})
+    environment.globals = {
+        "range": range,
+        "min": min,
+        "max": max,
+        "gcd": math.gcd,
+        "ceil_div": ceil_div,
+        "float_bits": float_bits,
+        "vector": vector,
+        "magic": magic,
+        "fail": _fail,
+        "layouts": layouts,
+        "__block": source_map.block,
+        "__word": source_map.word,
+    }
+    return environment
+
+
+# -- What templates call ---------------------------------------------------------------------------
+
+
+def ceil_div(a: int, b: int) -> int:
+    """`a` divided by `b`, rounded up."""
+    return -(-a // b)
+
+
+def vector(name: str, first: int, count: int) -> str:
+    """Vector operand of `count` registers of an array: ``vector("q", 4, 2)`` is ``{q4, q5}``."""
+    return "{" + ", ".join(f"{name}{i}" for i in range(first, first + count)) + "}"
+
+
+def float_bits(x: float) -> str:
+    """`x`, rounded to nearest, as a PTX literal of type ``.f32``: ``0f3F800000`` for 1."""
+    try:
+        return "0f" + struct.pack(">f", x).hex().upper()
+    except OverflowError:
+        raise ValueError(f"{x!r} is out of the range of .f32") from None
+
+
+def _int(value: Any) -> int:
+    return int(source_map.word(value) if isinstance(value, str) else value)
+
+
+def _float(value: Any) -> float:
+    return float(source_map.word(value) if isinstance(value, str) else value)
+
+
+def _labels() -> Callable[[str], str]:
+    counts: Counter[str] = Counter()
+
+    def unique(prefix: str) -> str:
+        counts[prefix] += 1
+        return f"{prefix}_{counts[prefix]}"
+
+    return unique
+
+
+def _fail(message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+# -- Errors ----------------------------------------------------------------------------------------
+
+
+def _explain(error: Exception, root: Path, kernel: str) -> str:
+    """``ptx/file:line: message`` for an exception in a template, and the lines that led there."""
+    frames = list(_template_lines(error.__traceback__, root)) or [
+        SourceLine(f"ptx/{kernel}.ptx", 1)
+    ]
+    if isinstance(error, jinja2.TemplateNotFound):
+        message = f"there is no template {error.name!r}"
+    elif isinstance(error, (jinja2.UndefinedError, ValueError)):
+        message = str(error)
+    else:
+        message = f"{type(error).__name__}: {error}"
+    callers = "".join(f"\n    called from {frame}" for frame in reversed(frames[:-1]))
+    return f"{frames[-1]}: {message}{callers}"
+
+
+def _template_lines(traceback: TracebackType | None, root: Path) -> Iterator[SourceLine]:
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        for home in (root, ptx_directory()):
+            if path.suffix == ".ptx" and path.is_relative_to(home):
+                yield SourceLine(f"ptx/{path.relative_to(home).as_posix()}", traceback.tb_lineno)
+                break
+        traceback = traceback.tb_next

@@ -1,0 +1,170 @@
+"""Trials of instances of every kernel: sound as they are, and not when a line is changed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cuevo.check import instance
+from cuevo.check.instance import Finding, Report, try_out
+from cuevo.cli.kernels import configure_kernel
+from cuevo.kernels import registry
+from cuevo.sim import InstructionUse, LoadedKernel, Profile, SectorUse, SimExecutor
+from cuevo.toolchain.template import RenderedKernel
+
+pytestmark = pytest.mark.kernel
+
+KEYS = "head_dim=24 side=keys mask=true pair=f32 second=true sums=true"
+QUERIES = "head_dim=32 side=queries mask=true pair=f16 sums=true dtype=f16"
+SMALL = "block_m=64 block_n=64 warp_m=32 warp_n=32"
+INSTANCES = [
+    ("attention_delta_sm70", "head_dim=40 dtype=f16 block_heads=2"),
+    ("attention_scores_sm80", "head_dim=16 m_tiles=2"),
+    ("evoformer_backward_sm70", KEYS + " dtype=f16 block_own=32"),
+    ("evoformer_backward_sm75", QUERIES + " block_own=32"),
+    ("evoformer_backward_sm80", KEYS + " m_tiles=1 stages=2"),
+    ("evoformer_backward_sm80", QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_other=16"),
+    ("evoformer_backward_sm80", "head_dim=8 first=false second=true own_in_registers=true"),
+    ("evoformer_forward_sm70", "head_dim=16 mask=bool block_queries=32"),
+    ("evoformer_forward_sm75", "head_dim=16 mask=bounds pair=f32 block_queries=32"),
+    ("evoformer_forward_sm80", "head_dim=24 dtype=f16 block_rows=2 mask=none pair=f16"),
+    ("evoformer_forward_sm80", "head_dim=32 block_queries=64 mask=f32 pair_copy_bytes=4 stages=4"),
+    ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
+    ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
+    ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
+    ("gemm_sm80", SMALL + " dtype=f16 accumulate=f16 out_dtype=f16 max_k=96 layout=padded"),
+    ("gemm_sm90a", ""),
+    ("gemm_sm90a", "block_n=128 schedule=pingpong stages=3 out_dtype=f32"),
+    ("gemm_sm90a", "block_n=128 cluster=2 stages=2 a_columns=true c=f32 bias=true scatter=true"),
+    ("gemm_sm90a", "block_m=64 block_n=64 schedule=pingpong stages=2 b_columns=true dtype=f16"),
+    ("key_bias_sm70", "mask=bool"),
+    ("key_bias_sm70", "mask=bounds threads=32"),
+    ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
+]
+
+
+def configured(name: str, settings: str) -> tuple[ModuleType, Any, str]:
+    module = registry()[name]
+    arch = getattr(module, "ARCH", f"sm_{module.MINIMUM_ARCH}")
+    return module, configure_kernel(module, settings.split(), [arch]), arch
+
+
+@pytest.mark.parametrize(("name", "settings"), INSTANCES, ids=str)
+def test_kernels_that_ship_are_sound(name: str, settings: str) -> None:
+    report = try_out(*configured(name, settings), seed=1)
+    assert report.sound, report.findings
+    assert report.errors and report.kernel.startswith(name + "(")
+    assert report.profile and sum(report.profile.by_opcode().values()) > 100
+
+
+def test_every_kernel_has_a_trial() -> None:
+    assert {name for name, _ in INSTANCES} == set(registry())
+
+
+def test_the_seed_is_that_of_the_numbers() -> None:
+    reports = [try_out(*configured("gemm_sm80", SMALL), seed=seed) for seed in (1, 1, 2)]
+    assert reports[0].errors == reports[1].errors != reports[2].errors
+
+
+# -- With a line changed ---------------------------------------------------------------------------
+
+FORWARD = ("evoformer_forward_sm80", "head_dim=32 block_queries=64 stages=2")
+
+
+def damaged(
+    monkeypatch: pytest.MonkeyPatch, name: str, settings: str, change: Callable[[str], str]
+) -> Report:
+    """The report on the kernel with `change` made to its text."""
+    load = SimExecutor.load
+
+    def loading(self: SimExecutor, kernel: RenderedKernel) -> LoadedKernel:
+        if kernel.name == name:
+            changed = change(kernel.text)
+            assert changed != kernel.text and changed.count("\n") == kernel.text.count("\n")
+            kernel = replace(kernel, text=changed)
+        return load(self, kernel)
+
+    monkeypatch.setattr(SimExecutor, "load", loading)
+    return try_out(*configured(name, settings))
+
+
+def test_a_fault_has_its_line_and_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = damaged(
+        monkeypatch, *FORWARD, lambda text: text.replace("cp.async.wait_group 0;", "", 1)
+    )
+    (finding,) = report.findings
+    assert finding.severity == "error" and not report.sound
+    assert finding.origin.startswith("ptx/") and finding.origin.rpartition(":")[2].isdigit()
+    assert "thread (" in finding.message and "\n" not in finding.message
+    assert not report.errors and report.profile is None
+
+
+def test_wrong_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = damaged(
+        monkeypatch,
+        "gemm_sm80",
+        SMALL + " c=bf16 bias=true",
+        lambda text: text.replace("fma.rn.f32 sum0, beta, old, sum0;", "mov.b32 sum0, sum0;"),
+    )
+    finding, *_ = report.findings
+    assert (finding.severity, finding.origin) == ("error", "")
+    assert finding.message.startswith("d differs from float64 by ")
+    assert report.errors["d"] > 1e-2
+
+
+def test_threadblocks_that_stay_take_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only shows in the second round of the stages is found."""
+    report = damaged(
+        monkeypatch,
+        "gemm_sm90a",
+        "block_n=64 stages=4",
+        lambda text: text.replace("@wraps xor.b32 parity, parity, 1;", "", 1),
+    )
+    (finding,) = report.findings
+    assert finding.origin == "ptx/lib/mbarrier.ptx:29"
+    assert finding.message.startswith("deadlock: warps wait at barriers that are never complete")
+
+
+def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = damaged(monkeypatch, *FORWARD, lambda text: text.replace("ex2.approx", "ex3.approx"))
+    (finding,) = report.findings
+    assert "does not know the instruction ex3.approx" in finding.message
+
+
+def test_bank_conflicts_are_warnings() -> None:
+    report = try_out(*configured("evoformer_forward_sm70", "head_dim=32 block_queries=32"))
+    assert report.sound
+    assert {each.severity for each in report.findings} == {"warning"}
+    (finding,) = [each for each in report.findings if "bank conflicts, " in each.message]
+    assert finding.origin.startswith("ptx/lib/attention_pipelined.ptx:")
+
+
+@pytest.mark.unit
+def test_texts_of_faults() -> None:
+    text = (
+        "ptx/a.ptx:12: boom: 3 bytes\n    ld.x a;\n  in a(b=1)\n  block (0, 0, 0), thread (1, 0, 0)"
+    )
+    expected = "boom: 3 bytes; block (0, 0, 0), thread (1, 0, 0)"
+    assert instance._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
+    assert instance._fault("nothing like it") == Finding("error", "", "nothing like it")
+
+
+def test_scattered_accesses_and_idle_guards_are_warnings() -> None:
+    use = SectorUse(3, "ptx/x.ptx:3", "ld.global.b32", 4, 128, 16)
+    tight = replace(use, origin="ptx/x.ptx:4", sectors=16)
+    idle = InstructionUse(5, "ptx/x.ptx:5", "add.u32", 6, 0)
+    held = replace(idle, origin="ptx/x.ptx:6", held=1)
+    branch = replace(idle, origin="ptx/x.ptx:7", opcode="bra.uni")
+    profile = Profile((idle, held, branch, replace(idle, executions=2)), (), (use, tight))
+    assert instance._scattered(profile) == [
+        Finding(
+            "warning",
+            "ptx/x.ptx:3",
+            "ld.global.b32: 32.0 sectors a request, where 4.0 would hold its bytes",
+        )
+    ]
+    assert instance._idle(profile) == [
+        Finding("warning", "ptx/x.ptx:5", "the guard never held, of 8 times that warps came here")
+    ]

@@ -1,0 +1,40 @@
+"""CPU executors that know what a call asked of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cuevo.sim import SimExecutor
+from cuevo.toolchain.template import RenderedKernel
+
+
+class Recorder(SimExecutor):
+    """One that remembers the kernels that were loaded."""
+
+    def __init__(self, arch: str = "sm_80") -> None:
+        super().__init__(arch)
+        self.loaded: list[RenderedKernel] = []
+
+    def load(self, kernel: RenderedKernel) -> Any:
+        self.loaded.append(kernel)
+        return super().load(kernel)
+
+    @property
+    def names(self) -> list[str]:
+        return [kernel.name for kernel in self.loaded]
+
+    @property
+    def values(self) -> list[Mapping[str, Any]]:
+        """The parameters of each."""
+        return [kernel.values for kernel in self.loaded]
+
+    @property
+    def configs(self) -> list[Any]:
+        """The configuration of each, where it is a parameter."""
+        return [values["config"] for values in self.values]
+
+
+class Idle(SimExecutor):
+    """One that nobody may use."""
+
+    def load(self, kernel: RenderedKernel) -> Any:
+        raise AssertionError(f"{kernel.describe()} was loaded")

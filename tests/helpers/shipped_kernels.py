@@ -1,0 +1,398 @@
+"""The kernel instances that a user can get, a sample that a test can afford, and their digests.
+
+A digest that differs from the pinned one says that the instructions of a kernel have changed;
+comments, line information and the places of macros do not count. After a change that is meant to
+change them:
+
+    python tests/helpers/shipped_kernels.py
+
+writes tests/kernels/shipped.json anew. The tests assemble a sample; every configuration that a call
+can get, in both dtypes, with every set of biases, is assembled for each of the architectures by
+
+    python tests/helpers/shipped_kernels.py spills [ARCH ...]
+
+which names those that spill and takes three quarters of an hour on two cores.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, product
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+from cuevo.architectures import architecture
+from cuevo.kernels import attention_delta_sm70 as delta
+from cuevo.kernels import attention_scores_sm80 as scores
+from cuevo.kernels import (
+    evoformer_backward_sm70,
+    evoformer_backward_sm75,
+    evoformer_forward_sm70,
+    evoformer_forward_sm75,
+    gemm_sm80,
+    gemm_sm90a,
+    key_bias_sm70,
+    partial_sums_sm70,
+)
+from cuevo.kernels import evoformer_backward_sm80 as backward
+from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.kernels.gemm_mma import Config as GemmConfig
+from cuevo.kernels.gemm_mma import Problem as GemmProblem
+from cuevo.kernels.gemm_sm90a import Config as WgmmaConfig
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import RenderedKernel, render
+
+PINS = Path(__file__).parents[1] / "kernels" / "shipped.json"
+HEAD_DIMS = tuple(range(8, 129, 8))
+SPILL_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+
+# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The keys
+# fill their tiles with the first one only.
+BIASES = (
+    ("none", "none", 16),
+    *((mask, "none", 16) for mask in ("none", "bool", "own", "f32")),
+    *(
+        (mask, pair, alignment)
+        for (mask, pair), alignment in zip(
+            product(("none", "bool", "own", "f32"), ("own", "f32")),
+            (16, 8, 4, 16, 2, 4, 8, 16),
+            strict=True,
+        )
+    ),
+    ("own", "own", 16),
+    ("f32", "f32", 16),
+)
+
+
+def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Config]:
+    """The candidates for `BIASES[biases]` that some architecture can run."""
+    mask, pair, alignment = BIASES[biases]
+    keys = 256 if biases == 0 else 257
+    types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
+    problem = forward.Problem(1, 8, 2, 256, keys, head_dim, dtype, *types, alignment)
+    roomy = architecture("sm_90")
+    offered = (config for config, _ in forward.candidates(problem))
+    return [config for config in offered if not forward.violations(config, roomy, problem)]
+
+
+def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values; every tiling and every set of biases meets some of the other."""
+    for biases in range(len(BIASES)):
+        dtype = ("bf16", "f16")[(head_dim // 8 + biases) % 2]
+        for index, config in enumerate(configurations(head_dim, dtype, biases)):
+            # A fifth of all, another fifth for the next head dim.
+            if (biases + 2 * index + head_dim // 8) % 5 == 0:
+                tiling = (
+                    f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                    f"-m{config.m_tiles}-stages{config.stages}-blocks{config.min_blocks}"
+                )
+                width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
+                name = "-".join((f"D{head_dim}", dtype, tiling, config.mask, config.pair, *width))
+                yield f"forward-{name}", forward.NAME, forward.values(config)
+    dtype = ("bf16", "f16")[head_dim // 8 % 2]
+    yield (
+        f"scores-D{head_dim}-{dtype}",
+        scores.NAME,
+        scores.values(scores.Config(head_dim=head_dim, dtype=dtype)),
+    )
+    config = delta.choose(head_dim, dtype, heads=8)
+    yield f"delta-D{head_dim}-{dtype}-heads{config.block_heads}", delta.NAME, delta.values(config)
+
+
+# Of a backward pass: whether there is a mask, type of the pair bias, alignment of its rows.
+GRADIENT_BIASES = (
+    (False, "none", 16),
+    (True, "none", 16),
+    (True, "own", 16),
+    (False, "own", 8),
+    (True, "own", 4),
+    (False, "own", 2),
+    (True, "f32", 16),
+    (True, "f32", 8),
+    (False, "f32", 4),
+)
+GRADIENTS: tuple[dict[str, Any], ...] = (
+    *(
+        dict(side="queries", first=first, sums=sums)
+        for first, sums in ((True, False), (False, True), (True, True))
+    ),
+    *(
+        dict(side="keys", first=first, second=second, sums=sums)
+        for first, second, sums in product((True, False), repeat=3)
+        if first or second or sums
+    ),
+)
+"""What a side can be asked for."""
+
+
+def gradient_configurations(
+    head_dim: int, dtype: str, biases: int, wanted: int
+) -> list[backward.Config]:
+    """The candidates for `GRADIENT_BIASES[biases]` and `GRADIENTS[wanted]` that some architecture
+    can run; none where there is no bias that these are gradients of.
+    """
+    mask, pair, alignment = GRADIENT_BIASES[biases]
+    asked = GRADIENTS[wanted]
+    if asked["sums"] and not (mask if asked["side"] == "keys" else pair != "none"):
+        return []
+    problem = backward.Problem(
+        1, 256, 4, 256, 256, head_dim, dtype, "f32" if mask else "none",
+        dtype if pair == "own" else pair, alignment, **asked,
+    )  # fmt: skip
+    roomy = architecture("sm_90")
+    offered = dict.fromkeys(config for config, _ in backward.candidates(problem))
+    return [config for config in offered if not backward.violations(config, roomy, problem)]
+
+
+def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values; every tiling meets some biases and some sets of gradients."""
+    for biases, wanted in product(range(len(GRADIENT_BIASES)), range(len(GRADIENTS))):
+        dtype = ("bf16", "f16")[(head_dim // 8 + biases + wanted) % 2]
+        for index, config in enumerate(gradient_configurations(head_dim, dtype, biases, wanted)):
+            # A tenth of all, another tenth for the next head dim.
+            if (biases + 2 * wanted + 3 * index + head_dim // 8) % 10 == 0:
+                asked = [name for name in ("first", "second", "sums") if getattr(config, name)]
+                biased = ("mask" if config.mask else "bare", config.pair)
+                width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
+                name = "-".join((config.side, *asked, f"tiling{index}", *biased, *width))
+                values = backward.values(config)
+                yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
+
+
+def rung_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of the rungs of attention below sm_80: every tiling, with one set of
+    biases and gradients or another.
+    """
+    for turn, head_dim in enumerate(HEAD_DIMS):
+        mask, pair = (("none", "none"), ("bool", "f16"), ("f16", "f32"))[turn % 3]
+        scores = forward.Problem(1, 8, 2, 257, 257, head_dim, "f16", mask, pair)
+        for rung in (evoformer_forward_sm75, evoformer_forward_sm70):
+            for index, (config, _) in enumerate(rung.candidates(scores)):
+                name = f"{rung.NAME[-4:]}-D{head_dim}-tiling{index}-{config.mask}-{pair}"
+                yield f"forward-{name}", rung.NAME, rung.values(config)
+        for wanted in GRADIENTS[turn % 4 :: 4]:
+            problem = backward.Problem(**vars(scores), **wanted)
+            asked = [name for name in ("first", "second", "sums") if wanted.get(name)]
+            for gradients in (evoformer_backward_sm75, evoformer_backward_sm70):
+                offered = list(gradients.candidates(problem))
+                index = (turn + len(asked)) % len(offered)
+                config, _ = offered[index]
+                name = "-".join((wanted["side"], *asked, f"tiling{index}", mask, pair))
+                name = f"{gradients.NAME[-4:]}-D{head_dim}-{name}"
+                yield f"backward-{name}", gradients.NAME, gradients.values(config)
+
+
+def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of the kernels that only move and add, for any head dim."""
+    for mask in ("bounds", "bool", "f16", "bf16", "f32"):
+        config = key_bias_sm70.Config(mask)
+        yield f"key-bias-{mask}", key_bias_sm70.NAME, key_bias_sm70.values(config)
+    for out_dtype, count, columns in product(("f32", "f16", "bf16"), (1, 8), (256, 254, 33)):
+        sums = partial_sums_sm70.choose(out_dtype, count, columns)
+        name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
+        yield name, partial_sums_sm70.NAME, partial_sums_sm70.values(sums)
+
+
+# Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits.
+PRODUCTS = (
+    ("none", False, False, "own", 16, 1),
+    ("none", False, False, "f32", 16, 4),
+    ("f32", True, True, "own", 16, 1),
+    ("own", False, False, "own", 8, 1),
+    ("own", True, False, "f32", 4, 1),
+    ("none", True, False, "own", 2, 1),
+)
+ORDERS = tuple(product((False, True), repeat=2))
+"""Whether the columns of a, and of b, are contiguous."""
+
+
+def product_configurations(order: int, kind: int, dtype: str) -> list[GemmConfig]:
+    """What `gemm_sm80` offers for ragged and for whole problems of `ORDERS` and `PRODUCTS`."""
+    c, bias, scatter, out, alignment, splits = PRODUCTS[kind]
+    types = {"own": dtype, "none": "none", "f32": "f32"}
+    found: dict[GemmConfig, None] = {}
+    for extent, k in ((1000, 1000), (1024, 1024), (1024, 64)):
+        problem = GemmProblem(
+            1, extent, extent + (alignment == 2), k, dtype, types[out], *ORDERS[order], types[c],
+            bias, scatter, alignment, alignment, max(alignment, 4), max(alignment, 4),
+        )  # fmt: skip
+        for config, _ in gemm_sm80.candidates(problem):
+            if config.splits == splits:
+                found[config] = None
+    return list(found)
+
+
+def product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of a third of the products; every tiling meets every order."""
+    for order, kind in product(range(len(ORDERS)), range(len(PRODUCTS))):
+        dtype = ("bf16", "f16")[(order + kind) % 2]
+        for index, config in enumerate(product_configurations(order, kind, dtype)):
+            if (index + order + kind) % 3 == 0:
+                tiling = f"{config.block_m}x{config.block_n}x{config.block_k}-{config.stages}"
+                name = f"{tiling}-{config.clear}-{config.max_k}-order{order}-kind{kind}"
+                yield f"gemm-{name}", gemm_sm80.NAME, gemm_sm80.values(config)
+
+
+def wgmma_configurations(order: int, kind: int, dtype: str) -> list[WgmmaConfig]:
+    """As `product_configurations`, of `gemm_sm90a`; pairs of warpgroups that take turns, too."""
+    c, bias, scatter, out, alignment, _ = PRODUCTS[kind]
+    types = {"own": dtype, "none": "none", "f32": "f32"}
+    problem = GemmProblem(
+        1, 1000, 1000 + (alignment == 2), 1000, dtype, types[out], *ORDERS[order], types[c],
+        bias, scatter, 16, 16, max(alignment, 4), max(alignment, 4),
+    )  # fmt: skip
+    found = [config for config, _ in gemm_sm90a.candidates(problem)]
+    turns = [replace(x, schedule="pingpong", stages=4) for x in found if x.block_n == 128]
+    return [*found, *(turns if (c, bias) == ("none", False) else ())]
+
+
+def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of half of the products of `gemm_sm90a`."""
+    for order, kind in product(range(len(ORDERS)), range(len(PRODUCTS))):
+        dtype = ("bf16", "f16")[(order + kind) % 2]
+        for index, config in enumerate(wgmma_configurations(order, kind, dtype)):
+            if (index + order + kind) % 2 == 0:
+                tiling = f"{config.block_m}x{config.block_n}-{config.stages}-{config.schedule}"
+                name = f"wgmma-{tiling}-order{order}-kind{kind}"
+                yield f"gemm-{name}", gemm_sm90a.NAME, gemm_sm90a.values(config)
+
+
+def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
+    for name, kernel, values in instances(head_dim):
+        yield name, render(kernel, values)
+
+
+def digests(head_dim: int) -> dict[str, str]:
+    """Name to the first half of the digest of its code."""
+    return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
+
+
+def gradient_digests(head_dim: int) -> dict[str, str]:
+    """As `digests`, for `gradient_instances`."""
+    return _digests(gradient_instances(head_dim))
+
+
+def product_digests() -> dict[str, str]:
+    """As `digests`, for the products."""
+    return _digests(product_instances())
+
+
+def wgmma_digests() -> dict[str, str]:
+    """As `digests`, for `wgmma_instances`."""
+    return _digests(wgmma_instances())
+
+
+def rung_digests() -> dict[str, str]:
+    """As `digests`, for `rung_instances`."""
+    return _digests(rung_instances())
+
+
+def memory_digests() -> dict[str, str]:
+    """As `digests`, for `memory_instances`."""
+    return _digests(memory_instances())
+
+
+def _digests(found: Iterator[tuple[str, str, dict[str, object]]]) -> dict[str, str]:
+    return {name: render(kernel, values).code_digest[:32] for name, kernel, values in found}
+
+
+def spilling_products(case: tuple[str, int, int, str], step: int = 1) -> tuple[int, int, list[str]]:
+    """As `spilling`, for one architecture, order, kind of epilogue and dtype; of every `step`
+    configurations one, another one with the next order or kind.
+    """
+    arch, order, kind, dtype = case
+    configs = product_configurations(order, kind, dtype)
+    return _spilling(gemm_sm80, configs[(order + kind) % step :: step], arch)
+
+
+def spilling_wgmma(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
+    """As `spilling_products`, of `gemm_sm90a`, where this is its architecture."""
+    arch, order, kind, dtype = case
+    if arch != "sm_90":
+        return 0, 0, []
+    return _spilling(gemm_sm90a, wgmma_configurations(order, kind, dtype), gemm_sm90a.ARCH)
+
+
+def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
+    """As `spilling`, for one architecture, head dim, dtype and set of `GRADIENT_BIASES`: every
+    other set of gradients, the others with the other dtype.
+    """
+    arch, head_dim, dtype, biases = case
+    first = (head_dim // 8 + biases + (dtype == "f16")) % 2
+    configs = [
+        config
+        for wanted in range(first, len(GRADIENTS), 2)
+        for config in gradient_configurations(head_dim, dtype, biases, wanted)
+    ]
+    return _spilling(backward, configs, arch)
+
+
+def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
+    """For one architecture, head dim, dtype and set of biases: how many configurations can be
+    chosen, how many of them need what `forward.roomier` offers, and which spill even so.
+    """
+    arch, head_dim, dtype, biases = case
+    return _spilling(forward, configurations(head_dim, dtype, biases), arch)
+
+
+def _spilling(kernel: Any, configs: list[Any], arch: str) -> tuple[int, int, list[str]]:
+    limits = architecture(arch)
+    runs = [config for config in configs if not kernel.violations(config, limits)]
+    helped, spilt = 0, []
+    for chosen in runs:
+        for config in kernel.roomier(chosen):
+            cubin = assemble(render(kernel.NAME, kernel.values(config)), arch, cache=None)
+            found = cubin.resources
+            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
+                helped += config != chosen
+                break
+        else:
+            spilt.append(f"{arch}: {chosen}: {found}")
+    return len(runs), helped, spilt
+
+
+def report_spills(archs: list[str]) -> int:
+    """1 where some configuration spills."""
+    failed = 0
+    for arch in archs:
+        kinds = ([arch], HEAD_DIMS, ("bf16", "f16"))
+        cases = product(*kinds, range(len(BIASES)))
+        gradients = product(*kinds, range(len(GRADIENT_BIASES)))
+        runs, helped = 0, 0
+        with Pool() as pool:
+            products = [*product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))]
+            for count, more, spilt in chain(
+                pool.imap_unordered(spilling_products, products),
+                pool.imap_unordered(spilling_wgmma, products),
+                pool.imap_unordered(spilling, cases),
+                pool.imap_unordered(spilling_gradients, gradients),
+            ):
+                runs, helped, failed = runs + count, helped + more, failed + len(spilt)
+                print(*spilt, sep="\n", end="\n" if spilt else "", flush=True)
+        print(
+            f"{arch}: {runs} configurations, {helped} with more registers for a thread", flush=True
+        )
+    print(f"{failed} spill")
+    return int(failed > 0)
+
+
+def write_pins() -> None:
+    found: dict[str, str] = {}
+    for head_dim in HEAD_DIMS:
+        found |= digests(head_dim) | gradient_digests(head_dim)
+    found |= product_digests() | wgmma_digests() | rung_digests() | memory_digests()
+    PINS.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{len(found)} digests in {PINS}")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["spills"]:
+        return report_spills(arguments[1:] or list(SPILL_ARCHS))
+    write_pins()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

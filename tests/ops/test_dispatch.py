@@ -1,0 +1,166 @@
+"""cuevo.ops.dispatch: which kernel a call of cuevo.attention runs."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import attention_cases as cases
+from helpers.attention_cases import Case
+from helpers.executors import Recorder
+
+import cuevo
+from cuevo.architectures import architecture
+from cuevo.kernels import evoformer_forward_sm70 as sm70
+from cuevo.kernels import evoformer_forward_sm75 as sm75
+from cuevo.kernels import evoformer_forward_sm80 as sm80
+from cuevo.kernels.forward import Problem
+from cuevo.ops.dispatch import ENVIRONMENT, rung
+from cuevo.ops.forward import RUNGS
+
+unit = pytest.mark.unit
+kernel = pytest.mark.kernel
+
+HALF = Problem(1, 2, 1, 20, 33, 16, "f16", "f32", "f16")
+SMALL = Case("f16", 16, 20, 33, rows=2, mask="bool", pair="f16", seed=3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+
+
+def call(place: Any, **options: Any) -> None:
+    """Attention on `place`, compared with float64."""
+    inputs = cases.make(SMALL)
+    arrays = {key: x.array for key, x in inputs.items()}
+    out, lse = cuevo.attention(**arrays, return_lse=True, device=place, **options)
+    cases.check(SMALL, out, lse, inputs)
+
+
+# -- The choice ------------------------------------------------------------------------------------
+
+
+@unit
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [("sm_70", sm70), ("sm_72", sm70), ("sm_75", sm75), ("sm_80", sm80), ("sm_90", sm80)],
+)
+def test_the_highest_rung_that_the_device_has_wins(arch: str, expected: object) -> None:
+    assert rung(RUNGS, HALF, architecture(arch)) is expected
+
+
+@unit
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
+@pytest.mark.parametrize("changes", [dict(dtype="bf16", pair="bf16"), dict(mask="bf16")], ids=str)
+def test_bf16_needs_sm_80(arch: str, changes: dict[str, str]) -> None:
+    problem = replace(HALF, **changes)
+    assert rung(RUNGS, problem, architecture("sm_80")) is sm80
+    with pytest.raises(ValueError, match=rf"no kernel serves Problem\(.* on {arch}:\n") as caught:
+        rung(RUNGS, problem, architecture(arch))
+    lines = str(caught.value).split("\n")[1:]
+    assert [line.split(":")[0].strip() for line in lines] == [each.NAME for each in RUNGS]
+    assert f"need sm_80; this is {arch}" in lines[0]
+    for line in lines[1:]:
+        assert "bf16 needs the tensor cores of sm_80 or later" in line
+        assert "takes q, k, v and 16-bit biases in float16" in line
+
+
+@unit
+@pytest.mark.parametrize("expected", RUNGS, ids=lambda each: each.NAME[-4:])
+def test_the_environment_forces_a_rung(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
+    monkeypatch.setenv(ENVIRONMENT, f"sm_{expected.MINIMUM_ARCH}")
+    assert rung(RUNGS, HALF, architecture("sm_90")) is expected
+    assert rung(RUNGS, HALF, architecture("sm_90"), {"min_blocks": 1}) is expected
+    # Forced means forced: what objects is the rung itself.
+    assert rung(RUNGS, replace(HALF, dtype="bf16"), architecture("sm_70")) is expected
+
+
+@unit
+@pytest.mark.parametrize("name", ["sm_60", "75", "fast"])
+def test_an_environment_that_names_no_rung(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(ENVIRONMENT, name)
+    words = "CUEVO_RUNG: expected one of sm_80, sm_75, sm_70, the rungs of evoformer_forward; got"
+    with pytest.raises(ValueError, match=f"{words} '{name}'"):
+        rung(RUNGS, HALF, architecture("sm_90"))
+
+
+@unit
+def test_a_configuration_counts_for_more_than_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "sm_70")
+    for each in RUNGS:
+        assert rung(RUNGS, HALF, architecture("sm_90"), each.Config(head_dim=16)) is each
+
+
+@unit
+def test_rungs_that_share_a_config_are_told_apart_by_what_it_says() -> None:
+    class Lower:
+        """The rung for sm_70 as one that takes the Config of the highest."""
+
+        Config = sm80.Config
+        adapt = staticmethod(sm80.adapt)
+
+        @staticmethod
+        def violations(config: Any, arch: Any, problem: Any = None) -> tuple[str, ...]:
+            return () if config.stages == 2 else ("two stages only",)
+
+    class Higher(Lower):
+        @staticmethod
+        def violations(config: Any, arch: Any, problem: Any = None) -> tuple[str, ...]:
+            return () if config.stages > 2 else ("more stages only",)
+
+    ladder: Any = (Higher, Lower)
+    for stages, expected in ((2, Lower), (4, Higher)):
+        config = sm80.Config(head_dim=16, dtype="f16", stages=stages)
+        assert rung(ladder, HALF, architecture("sm_90"), config) is expected
+
+
+# -- Calls -----------------------------------------------------------------------------------------
+
+
+@kernel
+@pytest.mark.parametrize("each", RUNGS, ids=lambda each: each.NAME[-4:])
+def test_a_call_on_every_architecture(each: Any) -> None:
+    place = Recorder(f"sm_{each.MINIMUM_ARCH}")
+    call(place)
+    assert place.names == [each.NAME]
+    call(place)
+    call(f"sim:sm_{each.MINIMUM_ARCH}")
+    assert len(place.loaded) == 1
+
+
+@kernel
+@pytest.mark.parametrize("each", RUNGS, ids=lambda each: each.NAME[-4:])
+def test_a_call_with_a_configuration_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, each: Any
+) -> None:
+    place = Recorder("sm_90")
+    call(place, config=each.Config(head_dim=16, block_queries=64))
+    monkeypatch.setenv(ENVIRONMENT, f"sm_{each.MINIMUM_ARCH}")
+    call(place, config={"block_queries": 64})
+    assert place.names == [each.NAME] * 2
+
+
+@kernel
+def test_the_ladder_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Recorder("sm_75")
+    call(place)
+    monkeypatch.setattr(sys.modules["cuevo.ops.forward"], "rung", None)
+    monkeypatch.setenv(ENVIRONMENT, "sm_70")
+    call(place)
+    assert place.names == [sm75.NAME]
+
+
+@unit
+def test_what_cannot_run_is_said_by_the_rung() -> None:
+    arrays = {key: x.array for key, x in cases.make(SMALL).items()}
+    with pytest.raises(ValueError, match=r"config: Config\(.* mma.m16n8k8 needs sm_75"):
+        cuevo.attention(**arrays, device="sim:sm_70", config=sm75.Config(head_dim=16))
+    with pytest.raises(TypeError, match=r"expected evoformer_forward_sm75.Config or a mapping"):
+        cuevo.attention(**arrays, device="sim:sm_75", config=3)
+    q = np.zeros((1, 1, 4, 1, 8), cases.DTYPES["bf16"])
+    with pytest.raises(ValueError, match="evoformer_forward_sm75: bf16 needs the tensor cores"):
+        cuevo.attention(q, q, q, device="sim:sm_75")
