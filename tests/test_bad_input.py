@@ -144,7 +144,7 @@ def test_devices_that_cannot_be(device: Any, error: type[Exception], words: str)
         cuevo.attention(**call(device=device))
 
 
-def test_bfloat16_where_no_rung_has_it() -> None:
+def test_bfloat16_where_no_variant_has_it() -> None:
     given = call(device="sim:sm_75")
     for name in ("q", "k", "v"):
         given[name] = given[name].astype(BFLOAT16)

@@ -1,5 +1,5 @@
 """A GPU of sm_90 and the CPU executor that stands for it: the same bits of attention, forward and
-backward, by the rung that is chosen there and by the lower ones. (Products are compared in
+backward, by the variant that is chosen there and by the lower ones. (Products are compared in
 `test_gemm_on_device`.)
 
 What is approximate on the way, ex2, the reciprocal and the logarithm, is modelled.
@@ -69,7 +69,9 @@ def test_backward(twin: SimExecutor, case: BackwardCase) -> None:
 
 
 @pytest.fixture(params=["sm_75", "sm_70"])
-def lower_rung(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def lower_variant(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """The kernels below sm_80; plans that were made before, or here, would keep theirs."""
     monkeypatch.setenv(ENVIRONMENT, request.param)
     for plans in (forward_plans, backward_plans):
@@ -79,13 +81,13 @@ def lower_rung(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         plans.clear()
 
 
-@pytest.mark.usefixtures("lower_rung")
+@pytest.mark.usefixtures("lower_variant")
 @pytest.mark.parametrize("case", CASES[3::12], ids=name)
-def test_forward_of_lower_rungs(twin: SimExecutor, case: Case) -> None:
+def test_forward_of_lower_variants(twin: SimExecutor, case: Case) -> None:
     check_forward(twin, in_half_precision(case))
 
 
-@pytest.mark.usefixtures("lower_rung")
+@pytest.mark.usefixtures("lower_variant")
 @pytest.mark.parametrize("case", BACKWARD[3::20], ids=backward_name)
-def test_backward_of_lower_rungs(twin: SimExecutor, case: BackwardCase) -> None:
+def test_backward_of_lower_variants(twin: SimExecutor, case: BackwardCase) -> None:
     check_backward(twin, in_half_precision(case))

@@ -84,8 +84,8 @@ def _chosen_configurations(
     from cuevo.executors.placement import architecture_of, executor_for
     from cuevo.kernels.backward import Problem
     from cuevo.ops.attention_problem import state_problem
-    from cuevo.ops.backward import RUNGS
-    from cuevo.ops.dispatch import rung
+    from cuevo.ops.backward import VARIANTS
+    from cuevo.ops.dispatch import dispatch
     from cuevo.ops.plans import configure, load
 
     views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
@@ -97,7 +97,7 @@ def _chosen_configurations(
         Problem(**problem, side="keys", second=True, sums=gradients == "both"),
     ):
         settings = (changes or {}).get(wanted.side)
-        kernel = rung(RUNGS, wanted, architecture_of(place), settings)
+        kernel = dispatch(VARIANTS, wanted, architecture_of(place), settings)
         config = configure(kernel, wanted, place, settings)
         _, config = load(kernel, config, place, fixed=settings is not None)
         words += [

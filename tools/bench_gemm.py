@@ -201,7 +201,7 @@ def products(
             plain = [partial(torch.matmul, a[0], b[0], out=c[0]) for a, b, c in arrays]
             calls["cuBLAS"] = (plain, "")
         if backend.facts.arch == "sm_90":
-            calls["gemm_sm80"] = cuevo_calls(sets, rung_of_mma(backend, each, arguments.dtype))
+            calls["gemm_sm80"] = cuevo_calls(sets, variant_of_mma(backend, each, arguments.dtype))
         for number, label in enumerate(("", *arguments.config)):
             calls[f"cuevo {number or ''}".strip()] = cuevo_calls(sets, changes(label))
         yield sets, calls, 0.0
@@ -217,8 +217,8 @@ def limit(backend: Backend, arguments: argparse.Namespace) -> Any:
         yield sets, calls, beta
 
 
-def rung_of_mma(backend: Backend, size: tuple[int, int, int], dtype: str) -> Any:
-    """What gemm_sm80 would take, where the ladder has a higher rung."""
+def variant_of_mma(backend: Backend, size: tuple[int, int, int], dtype: str) -> Any:
+    """What gemm_sm80 would take, where there is a higher kernel variant."""
     from cuevo.architectures import architecture
     from cuevo.kernels import gemm_sm80
 
@@ -258,14 +258,14 @@ PARTS = {
 
 
 def changes(label: str) -> dict[str, Any] | None:
-    """`stages=4,splits=2` as values; None for nothing. Of the rungs whose Config has all of these
-    fields, the highest reads them.
+    """`stages=4,splits=2` as values; None for nothing. Of the variants whose Config has all of
+    these fields, the highest reads them.
     """
     from cuevo.cli.settings import read_values, split_settings
-    from cuevo.ops.product import RUNGS
+    from cuevo.ops.product import VARIANTS
 
     settings = split_settings(label.split(",")) if label else {}
-    kinds = [rung.Config for rung in RUNGS]
+    kinds = [variant.Config for variant in VARIANTS]
     fitting = (x for x in kinds if settings.keys() <= {each.name for each in fields(x)})
     return read_values(next(fitting, kinds[-1]), settings) or None
 

@@ -7,8 +7,8 @@
     python3 tools/sanitize.py memcheck blocks     the kernels of tests/blocks, a pairwise sample
     python3 tools/sanitize.py mma_multistage --every 20
                                                   of one block every 20th combination; 1: all
-    CUEVO_RUNG=sm_75 python3 tools/sanitize.py attention backward gemm
-                                                  the kernels of a lower rung, in fp16
+    CUEVO_VARIANT=sm_75 python3 tools/sanitize.py attention backward gemm
+                                                  the kernels of a lower variant, in fp16
 
 Every result is compared as well: attention, gradients and products with float64, the blocks as
 their tests do it. The blocks' kernels are assembled beforehand, into the cache. The exit code is 1
@@ -192,7 +192,7 @@ C = TypeVar("C", Case, Backward, Product)
 
 
 def served(cases: Sequence[C]) -> Sequence[C]:
-    """What the rung that the environment names can run: below sm_80 all in fp16, where no
+    """What the variant that the environment names can run: below sm_80 all in fp16, where no
     configuration is asked for.
     """
     if os.environ.get(ENVIRONMENT, "") not in ("sm_75", "sm_70"):
@@ -392,8 +392,8 @@ def print_head(program: str) -> None:
     idle = found["idle"]
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     version = (answer.stdout.strip().splitlines() or ["version unknown"])[-1]
-    rung = os.environ.get(ENVIRONMENT)
-    print(f"{found['date']}  {f'{ENVIRONMENT}={rung} ' if rung else ''}{found['command']}")
+    variant = os.environ.get(ENVIRONMENT)
+    print(f"{found['date']}  {f'{ENVIRONMENT}={variant} ' if variant else ''}{found['command']}")
     print(f"{idle.get('name', 'a device')}, driver {idle.get('driver_version', 'unknown')}", end="")
     print(f"; {Path(program).name}: {version}", flush=True)
 

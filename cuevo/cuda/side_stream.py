@@ -10,10 +10,10 @@ from cuda.core import Device, EventOptions, Stream, StreamOptions
 
 from cuevo.cuda.context import check
 
-__all__ = ["Branch"]
+__all__ = ["SideStream"]
 
 
-class Branch:
+class SideStream:
     """A stream of the highest priority beside stream `main` of device `ordinal`, in whose context
     it is made and used. It belongs to the thread that made it.
     """

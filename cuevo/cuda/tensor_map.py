@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine of sm_90 (cp.async.bulk.tensor) is told of an array in memory.
+"""Tensor maps: what TMA of sm_90 (cp.async.bulk.tensor) is told of an array in memory.
 
 A map describes an array of up to five axes, the contiguous one first, and a box, the part of it
 that one copy brings to shared memory. Elements of a box that the array does not have are zeros.

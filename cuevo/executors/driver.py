@@ -30,7 +30,7 @@ from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.cuda.context import check, primary_context, relaxed_capture
 from cuevo.cuda.device_info import DeviceInfo, devices, require_device, why_none
-from cuevo.cuda.side_stream import Branch
+from cuevo.cuda.side_stream import SideStream
 from cuevo.cuda.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, is_capturing, resolve_stream
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
@@ -66,7 +66,7 @@ class _Branches(threading.local):
     KEPT = 32
 
     def __init__(self) -> None:
-        self.beside: dict[int, Branch] = {}
+        self.beside: dict[int, SideStream] = {}
 
 
 class CapturedGraph:
@@ -174,7 +174,7 @@ class DriverExecutor:
             except Exception as error:
                 raise DriverError(f"making a stream on {self.name}: {error}") from error
 
-    def branch(self, stream: int) -> Branch:
+    def branch(self, stream: int) -> SideStream:
         """This thread's second stream beside `stream`, a handle."""
         beside = self._branches.beside
         branch = beside.get(stream)
@@ -184,7 +184,7 @@ class DriverExecutor:
             doing = f"making a second stream beside {stream:#x} of {self.name}"
             with self.context.current(), relaxed_capture(doing):
                 try:
-                    branch = beside[stream] = Branch(stream, self.info.ordinal)
+                    branch = beside[stream] = SideStream(stream, self.info.ordinal)
                 except Exception as error:
                     raise DriverError(f"{doing}: {error}") from error
         return branch

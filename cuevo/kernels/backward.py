@@ -1,4 +1,4 @@
-"""What the kernels of the backward pass have in common, whatever their rung: the sides of the
+"""What the kernels of the backward pass have in common, whatever their variant: the sides of the
 scores, what a configuration says beside its tiling, the parameter block, the estimate of time.
 """
 
@@ -18,13 +18,13 @@ __all__ = [
     "SideConfig",
     "Tiling",
     "cost",
-    "misfits",
     "most_chunks",
     "needs_mask",
     "padded",
     "parameters",
+    "problem_violations",
     "stats_shape",
-    "unsound",
+    "value_violations",
 ]
 
 FOLLOWS = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
@@ -147,10 +147,10 @@ def most_chunks(problem: Problem) -> int:
     return max(2, q // sums)
 
 
-# -- The constraints that all rungs have -----------------------------------------------------------
+# -- The constraints that all variants have --------------------------------------------------------
 
 
-def unsound(c: SideConfig) -> Iterator[str]:
+def value_violations(c: SideConfig) -> Iterator[str]:
     """Why `c` says nothing that could be computed."""
     if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
         yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
@@ -160,7 +160,7 @@ def unsound(c: SideConfig) -> Iterator[str]:
         yield "a side gives first or sums, the keys second too, and at least one of them"
 
 
-def misfits(c: SideConfig, block_other: int, problem: Problem) -> Iterator[str]:
+def problem_violations(c: SideConfig, block_other: int, problem: Problem) -> Iterator[str]:
     """Why `c` does not serve `problem`."""
     for name in FOLLOWS:
         if getattr(c, name) != getattr(problem, name):

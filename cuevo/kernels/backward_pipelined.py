@@ -1,4 +1,4 @@
-"""What the rungs of the backward pass below sm_80 share, the host half of
+"""What the variants of the backward pass below sm_80 share, the host half of
 ``ptx/lib/evoformer_backward.ptx``: the configuration and what follows from it, which are legal.
 """
 
@@ -210,7 +210,7 @@ class PipelinedConfig(Instruction, SideConfig):
         return ceil(problem.rows / min(problem.rows, most_chunks(problem), filled))
 
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
-        """Threadblocks of a launch, all in x: as for the highest rung, the parts of the columns
+        """Threadblocks of a launch, all in x: as for the highest variant, the parts of the columns
         fastest.
         """
         tiles = ceil(problem.own / self.block_own)
@@ -252,7 +252,7 @@ def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
     """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
-    later: the only statement of the constraints that the rungs below sm_80 share.
+    later: the only statement of the constraints that the variants below sm_80 share.
     """
     if arch.number < minimum:
         yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"
@@ -262,7 +262,7 @@ def violations(
             "16-bit biases in float16"
         )
         return
-    if reasons := tuple(backward.unsound(c)):
+    if reasons := tuple(backward.value_violations(c)):
         yield from reasons
         return
     if c.dtype != "f16":
@@ -273,9 +273,9 @@ def violations(
     if c.block_own not in [warps * c.warp_own for warps in (1, 2, 4, 8)] or c.block_own > 128:
         yield f"block_own must be those of 1, 2, 4 or 8 warps, at most 128, not {c.block_own}"
         return
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from backward.misfits(c, c.block_other, problem)
+        yield from backward.problem_violations(c, c.block_other, problem)
 
 
 P = TypeVar("P", bound=PipelinedConfig)

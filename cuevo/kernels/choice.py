@@ -31,7 +31,7 @@ class Threadblocks(Protocol):
     def min_blocks(self) -> int: ...
 
 
-def unfit(c: Threadblocks, arch: Architecture) -> Iterator[str]:
+def resource_violations(c: Threadblocks, arch: Architecture) -> Iterator[str]:
     """Why the threadblocks of a configuration do not fit on `arch`."""
     if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
         yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
@@ -75,7 +75,7 @@ def cheapest(
     return best[1]
 
 
-def roomier(config: D) -> Iterator[D]:
+def spill_fallbacks(config: D) -> Iterator[D]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor.
     """

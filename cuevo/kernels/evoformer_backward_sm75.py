@@ -8,7 +8,7 @@ from cuevo.architectures import Architecture
 from cuevo.kernels import backward_pipelined
 from cuevo.kernels.backward import Problem, cost, parameters
 from cuevo.kernels.backward_pipelined import PipelinedConfig, Shapes, adapt, values
-from cuevo.kernels.choice import cheapest, roomier
+from cuevo.kernels.choice import cheapest, spill_fallbacks
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -21,7 +21,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]

@@ -25,7 +25,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]
@@ -293,7 +293,7 @@ def violations(
 def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
     if arch.number < MINIMUM_ARCH:
         yield f"cp.async and mma.m16n8k16 need sm_{MINIMUM_ARCH}; this is {arch.name}"
-    if reasons := tuple(backward.unsound(c)):
+    if reasons := tuple(backward.value_violations(c)):
         yield from reasons
         return
     if c.dtype not in ("f16", "bf16"):
@@ -346,10 +346,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is None:
         return
-    yield from backward.misfits(c, c.block_other, problem)
+    yield from backward.problem_violations(c, c.block_other, problem)
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
@@ -472,12 +472,12 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
 
 
-def roomier(config: Config) -> Iterator[Config]:
+def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor, owned operands in shared memory, one row N at a time, at last fewer positions to
     a warp.
     """
-    yield from choice.roomier(config)
+    yield from choice.spill_fallbacks(config)
     alone = replace(config, min_blocks=1)
     if config.own_in_registers:
         yield (alone := replace(alone, own_in_registers=False))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import forward, forward_pipelined
-from cuevo.kernels.choice import cheapest, roomier
+from cuevo.kernels.choice import cheapest, spill_fallbacks
 from cuevo.kernels.forward import Problem, parameters
 from cuevo.kernels.forward_pipelined import PipelinedConfig, Shapes, adapt, values
 
@@ -21,7 +21,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]

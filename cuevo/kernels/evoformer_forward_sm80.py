@@ -21,8 +21,8 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
     "shapes",
+    "spill_fallbacks",
     "traits",
     "values",
     "violations",
@@ -185,7 +185,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             )
     if c.m_tiles * c.head_dim > 128 and c.m_tiles > 1:
         yield "above head_dim 64, the output of 32 queries does not fit into a warp's registers"
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is None:
         return
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):
@@ -329,11 +329,11 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return choice.cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)
 
 
-def roomier(config: Config) -> Iterator[Config]:
+def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor, at last fewer queries to a warp.
     """
-    yield from choice.roomier(config)
+    yield from choice.spill_fallbacks(config)
     if config.m_tiles > 1:
         yield replace(config, m_tiles=1, min_blocks=1)
 

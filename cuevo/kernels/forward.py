@@ -1,4 +1,4 @@
-"""What the rungs of Evoformer attention, forward, share: the problem, the parameter block, the
+"""What the variants of Evoformer attention, forward, share: the problem, the parameter block, the
 choice among tilings.
 """
 
@@ -36,7 +36,7 @@ class Problem:
 
 
 class Tiling(Protocol):
-    """What every rung's Config has."""
+    """What every variant's Config has."""
 
     @property
     def dtype(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What the rungs of attention below sm_80 share, the host half of
+"""What the variants of attention below sm_80 share, the host half of
 ``ptx/lib/evoformer_forward.ptx``: the configuration and what follows from it, which are legal.
 What those of the backward pass have too: `RowCopy`, `HeadOperand`, `Instruction`.
 """
@@ -66,7 +66,7 @@ def power_of_two(limit: int) -> int:
 
 
 class Instruction:
-    """What follows from the mma instruction of a rung."""
+    """What follows from the mma instruction of a variant."""
 
     instruction: ClassVar[str]
     """"m16n8k8" or "m8n8k4"."""
@@ -243,7 +243,7 @@ class PipelinedConfig(Instruction):
     # -- Launch, and what a lap issues -------------------------------------------------------------
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Threadblocks of a launch, all in x: as for the other rungs, the parts of V fastest."""
+        """Threadblocks of a launch, all in x: as for the other variants, the parts of V fastest."""
         blocks, *_ = grid(self, problem)
         return (blocks * self.value_parts, 1, 1)
 
@@ -263,7 +263,7 @@ def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
     """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
-    later: the only statement of the constraints that the rungs below sm_80 share.
+    later: the only statement of the constraints that the variants below sm_80 share.
     """
     if arch.number < minimum:
         yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"
@@ -294,7 +294,7 @@ def violations(
     if c.block_keys not in (32, 64):
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
         return
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is None:
         return
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):

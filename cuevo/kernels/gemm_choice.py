@@ -1,4 +1,4 @@
-"""How a rung of the GEMM ladder picks one of its tilings."""
+"""How a GEMM kernel variant picks one of its tilings."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
@@ -40,7 +40,7 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
 
 
 def violations_of_pipelined(config: Config) -> Iterator[str]:
-    """Why the rungs below sm_80 cannot be configured so."""
+    """Why the variants below sm_80 cannot be configured so."""
     for name, dtype in (("a and b", config.dtype), ("d", config.out_dtype)):
         if dtype == "bf16":
             yield f"{name} in bf16 needs sm_80, whose tensor cores and conversions know the type"

@@ -1,4 +1,4 @@
-"""What the rungs of the GEMM ladder share: the problem, the configuration, the launch."""
+"""What the GEMM kernel variants share: the problem, the configuration, the launch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -322,7 +322,7 @@ def violations(
     c: Config, arch: Architecture, problem: Problem | None, instructions: tuple[str, ...]
 ) -> Iterator[str]:
     """Why `c` cannot run on `arch` (and serve `problem`) with one of these instructions: the only
-    statement of the constraints that all rungs share.
+    statement of the constraints that all variants share.
     """
     if c.instruction not in instructions:
         yield f"instruction must be one of {', '.join(instructions)}, not {c.instruction!r}"
@@ -364,12 +364,12 @@ def violations(
         yield f"prefetch must be none, L1 or L2, not {c.prefetch!r}"
     if c.splits < 1 or (c.split and c.accumulate == "f16"):
         yield "splits is at least 1, and 1 with f16 accumulators: partial sums are fp32"
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from _misfits(c, problem)
+        yield from _problem_violations(c, problem)
 
 
-def foreign(c: Any, problem: Problem, names: tuple[str, ...]) -> Iterator[str]:
+def instance_violations(c: Any, problem: Problem, names: tuple[str, ...]) -> Iterator[str]:
     """Why an instance was made for another problem: types, orders, and accesses of `names`."""
     follows = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")
     for name in follows:
@@ -383,8 +383,8 @@ def foreign(c: Any, problem: Problem, names: tuple[str, ...]) -> Iterator[str]:
         yield f"rows of {problem.n} elements end within an access; exact must be False"
 
 
-def _misfits(c: Config, problem: Problem) -> Iterator[str]:
-    yield from foreign(c, problem, ("a", "b", "c", "d"))
+def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    yield from instance_violations(c, problem, ("a", "b", "c", "d"))
     if c.max_k and problem.k > c.max_k:
         yield f"k = {problem.k} is above max_k = {c.max_k}"
     if c.clear != "zfill" and (problem.m % c.block_m or problem.n % c.block_n):
@@ -425,11 +425,11 @@ def adapt(config: Config, problem: Problem) -> Config:
     return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
 
 
-def roomier(config: Config) -> Iterator[Config]:
+def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor, at last fewer fragments loaded ahead.
     """
-    yield from choice.roomier(config)
+    yield from choice.spill_fallbacks(config)
     if config.whole_steps and config.mma.a.groups > 1:
         yield replace(config, min_blocks=1, whole_steps=False)
 

@@ -6,7 +6,15 @@ from dataclasses import replace
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm_choice, gemm_mma, gemm_sm75
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm_mma import Config, Problem, adapt, addresses, parameters, roomier, values
+from cuevo.kernels.gemm_mma import (
+    Config,
+    Problem,
+    adapt,
+    addresses,
+    parameters,
+    spill_fallbacks,
+    values,
+)
 
 __all__ = [
     "DEFAULTS",
@@ -20,7 +28,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]

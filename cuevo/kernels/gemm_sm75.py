@@ -12,7 +12,7 @@ from cuevo.kernels.gemm_mma import (
     adapt,
     addresses,
     parameters,
-    roomier,
+    spill_fallbacks,
     values,
 )
 
@@ -28,7 +28,7 @@ __all__ = [
     "candidates",
     "choose",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]

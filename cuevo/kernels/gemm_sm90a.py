@@ -12,7 +12,14 @@ from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm_mma import SIZES, Problem, Staging, foreign, values, whole_access
+from cuevo.kernels.gemm_mma import (
+    SIZES,
+    Problem,
+    Staging,
+    instance_violations,
+    values,
+    whole_access,
+)
 from cuevo.layouts import M16N8, Accumulator
 from cuevo.toolchain.division import magic
 
@@ -28,7 +35,7 @@ __all__ = [
     "choose",
     "defers",
     "parameters",
-    "roomier",
+    "spill_fallbacks",
     "values",
     "violations",
 ]
@@ -305,13 +312,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield f"{c.cluster} threadblocks do not share the {c.block_n // 64} boxes of b"
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
-    yield from choice.unfit(c, arch)
+    yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from _misfits(c, problem)
+        yield from _problem_violations(c, problem)
 
 
-def _misfits(c: Config, problem: Problem) -> Iterator[str]:
-    yield from foreign(c, problem, ("c", "d"))
+def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    yield from instance_violations(c, problem, ("c", "d"))
     for name in ("a", "b"):
         alignment = getattr(problem, f"{name}_alignment")
         if alignment < 16:
@@ -341,7 +348,7 @@ def adapt(config: Config, problem: Problem) -> Config:
     return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
 
 
-def roomier(config: Config) -> Iterator[Config]:
+def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then such with fewer accumulators."""
     yield config
     for block_n, stages in ((192, 5), (128, 6)):

@@ -12,7 +12,7 @@ from cuevo.cuda.stream import LEGACY_DEFAULT, resolve_stream
 from cuevo.executors.driver import DriverExecutor
 from cuevo.ops.backward_plan import (
     GRADS,
-    RUNGS,
+    VARIANTS,
     Plan,
     Settings,
     Wanted,
@@ -22,7 +22,7 @@ from cuevo.ops.backward_plan import (
 from cuevo.ops.plans import Plans
 from cuevo.ops.results import fetched, given_or_made, targets_of
 
-__all__ = ["GRADS", "RUNGS", "attention_backward", "attention_backward_workspace"]
+__all__ = ["GRADS", "VARIANTS", "attention_backward", "attention_backward_workspace"]
 
 _INPUTS = ("dout", "q", "k", "v", "out", "lse", "mask_bias", "pair_bias")
 

@@ -2,7 +2,7 @@
 what lies between them.
 
 A plan runs up to six kernels: what backward needs of every query (`attention_delta_sm70`), the
-biases of keys (`key_bias_sm70`), the two sides of the scores (one of `RUNGS` each), and the last
+biases of keys (`key_bias_sm70`), the two sides of the scores (one of `VARIANTS` each), and the last
 sums of the gradients of the biases (`partial_sums_sm70`). The two sides do not need each other: a
 device has both at the same time, the queries' on a stream beside the caller's. A call that was made
 before with arrays of the same shapes, strides and types finds its plan; see `cuevo.ops.plans`.
@@ -34,25 +34,25 @@ from cuevo.kernels.backward import Problem as Side
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.kernels.forward import Problem, scale_fields
 from cuevo.ops.attention_problem import check_backward, check_scale, state_problem
-from cuevo.ops.dispatch import Rung, rung
+from cuevo.ops.dispatch import KernelVariant, dispatch
 from cuevo.ops.plans import Launch, configure, load
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
-__all__ = ["GRADS", "RUNGS", "Plan", "Settings", "Wanted", "make_plan", "workspace_address"]
+__all__ = ["GRADS", "VARIANTS", "Plan", "Settings", "Wanted", "make_plan", "workspace_address"]
 
 GRADS = ("q", "k", "v", "mask_bias", "pair_bias")
 """The gradients, in the order in which they are returned."""
 
 
-class _Rung(Rung[Side, Any], Protocol):
+class _Variant(KernelVariant[Side, Any], Protocol):
     """The host half of a kernel for either side of the scores."""
 
     @property
     def parameters(self) -> Callable[..., dict[str, int | float]]: ...
 
 
-RUNGS: tuple[_Rung, ...] = (
+VARIANTS: tuple[_Variant, ...] = (
     evoformer_backward_sm80,
     evoformer_backward_sm75,
     evoformer_backward_sm70,
@@ -194,9 +194,9 @@ class _Maker:
         fields = {name: getattr(self.problem, name) for name in Problem.__dataclass_fields__}
         return Side(**fields, side=side, **wanted)
 
-    def _chosen(self, side: Side) -> tuple[_Rung, _Config]:
+    def _chosen(self, side: Side) -> tuple[_Variant, _Config]:
         settings = self.config.get(side.side)
-        kernel = rung(RUNGS, side, self.arch, settings)
+        kernel = dispatch(VARIANTS, side, self.arch, settings)
         return kernel, configure(kernel, side, self.plan.place, settings)
 
     def _room(self, name: str, shape: tuple[int, ...]) -> None:
@@ -215,7 +215,7 @@ class _Maker:
         launch.constants = load_header().kernels[kernel.NAME].pack(values)[pointers.size :]
         self.steps.append(_Step(launch, names))
 
-    def _queue_side(self, side: Side, kernel: _Rung, config: _Config) -> None:
+    def _queue_side(self, side: Side, kernel: _Variant, config: _Config) -> None:
         p, settings = self.problem, self.config.get(side.side)
         loaded, config = load(kernel, config, self.plan.place, fixed=settings is not None)
         groups = config.groups(side, self.arch)

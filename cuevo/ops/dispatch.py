@@ -1,10 +1,10 @@
-"""Which kernel of an operation runs: its rungs are kernels for one architecture and later each.
+"""Which kernel of an operation runs: its variants are kernels for one architecture and later each.
 
-The highest rung that the device and the problem satisfy wins, unless it defers to a lower one that
-is better at the problem. A configuration of a rung's own Config class names that rung, and so does
-the environment variable ``CUEVO_RUNG``, such as ``CUEVO_RUNG=sm_75``; the configuration counts for
-more. A mapping of fields is for rungs that have all of them. A call that was made before keeps its
-plan, and with it the rung that was right then.
+The highest variant that the device and the problem satisfy wins, unless it defers to a lower one
+that is better at the problem. A configuration of a variant's own Config class names that variant,
+and so does the environment variable ``CUEVO_VARIANT``, such as ``CUEVO_VARIANT=sm_75``; the
+configuration counts for more. A mapping of fields is for variants that have all of them. A call
+that was made before keeps its plan, and with it the variant that was right then.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 from cuevo.architectures import Architecture
 from cuevo.ops.plans import C, HostHalf, P
 
-__all__ = ["ENVIRONMENT", "Rung", "rung"]
+__all__ = ["ENVIRONMENT", "KernelVariant", "dispatch"]
 
-ENVIRONMENT = "CUEVO_RUNG"
+ENVIRONMENT = "CUEVO_VARIANT"
 
 
-class Rung(HostHalf[P, C], Protocol[P, C]):
-    """The host half of a kernel that is one rung of an operation's ladder."""
+class KernelVariant(HostHalf[P, C], Protocol[P, C]):
+    """The host half of a kernel that is one variant of an operation."""
 
     @property
     def MINIMUM_ARCH(self) -> int: ...  # noqa: N802
@@ -29,36 +29,41 @@ class Rung(HostHalf[P, C], Protocol[P, C]):
     def candidates(self, problem: P) -> Iterator[tuple[C, float]]: ...
 
 
-R = TypeVar("R", bound=Rung[Any, Any])
+R = TypeVar("R", bound=KernelVariant[Any, Any])
 
 
-def rung(rungs: Sequence[R], problem: object, arch: Architecture, config: object = None) -> R:
-    """The rung for `problem` on `arch`.
+def dispatch(
+    variants: Sequence[R], problem: object, arch: Architecture, config: object = None
+) -> R:
+    """The variant for `problem` on `arch`.
 
-    rungs : of one operation, the highest first. One with a function ``defers(problem, arch)`` is
+    variants : of one operation, the highest first. One with a function ``defers(problem, arch)`` is
         passed over where that is true and a lower one serves.
     config : what the caller configures with, if anything: an instance of a Config, or a mapping.
 
-    Raises ValueError where no rung serves the problem, with every rung's objections, and for an
-    environment variable that names no rung.
+    Raises ValueError where no variant serves the problem, with every variant's objections, and for
+    an environment variable that names no variant.
 
     >>> from cuevo.architectures import architecture
-    >>> from cuevo.ops.forward import RUNGS
+    >>> from cuevo.ops.forward import VARIANTS
     >>> from cuevo.kernels.forward import Problem
     >>> problem = Problem(1, 1, 1, 64, 64, head_dim=32, dtype="f16")
-    >>> [rung(RUNGS, problem, architecture(f"sm_{number}")).NAME for number in (75, 86)]
+    >>> [dispatch(VARIANTS, problem, architecture(f"sm_{number}")).NAME for number in (75, 86)]
     ['evoformer_forward_sm75', 'evoformer_forward_sm80']
     """
-    named = [each for each in rungs if isinstance(config, each.Config)]
+    named = [each for each in variants if isinstance(config, each.Config)]
     if named:
-        # Rungs may share a Config class: then it is the one that can run this.
-        return next((each for each in named if not _misfits(each, config, problem, arch)), named[0])
+        # Variants may share a Config class: then it is the one that can run this.
+        return next(
+            (each for each in named if not _problem_violations(each, config, problem, arch)),
+            named[0],
+        )
     forced = os.environ.get(ENVIRONMENT)
     if forced:
-        return _forced(rungs, forced)
+        return _forced(variants, forced)
     if isinstance(config, Mapping):
-        rungs = [each for each in rungs if config.keys() <= _names(each.Config)] or rungs
-    objections = {each: _objections(each, problem, arch) for each in rungs}
+        variants = [each for each in variants if config.keys() <= _names(each.Config)] or variants
+    objections = {each: _objections(each, problem, arch) for each in variants}
     serving = [each for each, reasons in objections.items() if not reasons]
     for each in serving:
         defers = getattr(each, "defers", None)
@@ -68,12 +73,12 @@ def rung(rungs: Sequence[R], problem: object, arch: Architecture, config: object
     raise ValueError("\n".join([f"no kernel serves {problem} on {arch.name}:", *lines]))
 
 
-def _forced(rungs: Sequence[R], name: str) -> R:
-    found = {f"sm_{each.MINIMUM_ARCH}": each for each in rungs}
+def _forced(variants: Sequence[R], name: str) -> R:
+    found = {f"sm_{each.MINIMUM_ARCH}": each for each in variants}
     if name not in found:
         raise ValueError(
-            f"{ENVIRONMENT}: expected one of {', '.join(found)}, the rungs of "
-            f"{rungs[0].NAME.rpartition('_')[0]}; got {name!r}"
+            f"{ENVIRONMENT}: expected one of {', '.join(found)}, the variants of "
+            f"{variants[0].NAME.rpartition('_')[0]}; got {name!r}"
         )
     return found[name]
 
@@ -82,14 +87,14 @@ def _names(config: Any) -> set[str]:
     return {field.name for field in fields(config)}
 
 
-def _misfits(
-    each: Rung[Any, Any], config: object, problem: object, arch: Architecture
+def _problem_violations(
+    each: KernelVariant[Any, Any], config: object, problem: object, arch: Architecture
 ) -> tuple[str, ...]:
     return each.violations(each.adapt(config, problem), arch, problem)
 
 
-def _objections(each: Rung[Any, Any], problem: object, arch: Architecture) -> list[str]:
-    """Why no candidate of a rung serves the problem, each reason once; empty if one does."""
+def _objections(each: KernelVariant[Any, Any], problem: object, arch: Architecture) -> list[str]:
+    """Why no candidate of a variant serves the problem, each reason once; empty if one does."""
     reasons: dict[str, None] = {}
     for config, _ in each.candidates(problem):
         found = each.violations(config, arch, problem)

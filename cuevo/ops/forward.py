@@ -31,12 +31,12 @@ from cuevo.kernels import (
 )
 from cuevo.kernels.forward import Problem, parameters
 from cuevo.ops.attention_problem import check_lse, check_scale, state_problem
-from cuevo.ops.dispatch import Rung, rung
+from cuevo.ops.dispatch import KernelVariant, dispatch
 from cuevo.ops.plans import Launch, Plans, configure, load
 from cuevo.ops.results import fetched, given_or_made
 from cuevo.toolchain.header import load_header
 
-__all__ = ["RUNGS", "attention"]
+__all__ = ["VARIANTS", "attention"]
 
 _FLOAT32 = np.dtype(np.float32)
 _POINTERS = Struct("<7Q")
@@ -48,7 +48,7 @@ _Config = (
 )
 
 
-RUNGS: tuple[Rung[Problem, Any], ...] = (
+VARIANTS: tuple[KernelVariant[Problem, Any], ...] = (
     evoformer_forward_sm80,
     evoformer_forward_sm75,
     evoformer_forward_sm70,
@@ -89,7 +89,7 @@ def attention(
         "cuda:0" force it.
     stream : see `cuevo.cuda.stream`.
     config : a kernel configuration, or names and values that change the one chosen. One of a lower
-        rung's Config class runs that rung (`cuevo.ops.dispatch`).
+        variant's Config class runs that variant (`cuevo.ops.dispatch`).
 
     Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on the stream
     and not waited for.
@@ -226,7 +226,7 @@ def _make_plan(
     lse_shape = (problem.batch, problem.rows, problem.heads, problem.queries)
     plan = _Plan(place, in_place, operands.out or _new_out(operands.q), lse_shape)
     if 0 not in (*operands.q.shape, problem.keys):
-        forward = rung(RUNGS, problem, architecture_of(place), config)
+        forward = dispatch(VARIANTS, problem, architecture_of(place), config)
         chosen = configure(forward, problem, place, config)
         kernel, chosen = load(forward, chosen, place, fixed=config is not None)
         plan.launch = _Launch(forward.NAME, kernel, chosen, problem, factor, operands)

@@ -48,7 +48,7 @@ class HostHalf(Protocol[P, C]):
     def violations(
         self, config: C, arch: Architecture, problem: P | None = None
     ) -> tuple[str, ...]: ...
-    def roomier(self, config: C) -> Iterator[C]: ...
+    def spill_fallbacks(self, config: C) -> Iterator[C]: ...
     def values(self, config: C) -> dict[str, object]: ...
 
 
@@ -98,7 +98,7 @@ def load(
     """The loaded kernel and its configuration; unless the caller has fixed that, with more
     registers for a thread where it would spill: assemblers differ in how far registers go.
     """
-    for config in kernel.roomier(chosen):
+    for config in kernel.spill_fallbacks(chosen):
         loaded = place.load(render(kernel.NAME, kernel.values(config)))
         if fixed or not loaded.spills:
             break

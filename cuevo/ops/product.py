@@ -41,7 +41,7 @@ from cuevo.ops.gemm_problem import (
 from cuevo.ops.plans import Addresses, Launch, Plans, configure, load
 from cuevo.toolchain.header import load_header
 
-__all__ = ["RUNGS", "Rung", "gemm"]
+__all__ = ["VARIANTS", "KernelVariant", "gemm"]
 
 
 def gemm(
@@ -82,7 +82,7 @@ def gemm(
     out_dtype : type of a new result, or its name; by default that of a.
     device, stream : as in `cuevo.attention`.
     config : a kernel configuration, or names and values that change the one chosen. An instance
-        whose instruction belongs to a lower rung of the ladder runs that rung
+        whose instruction belongs to a lower kernel variant runs that variant
         (`cuevo.ops.dispatch`).
 
     Products are summed in float32; alpha, c and bias are applied in float32, and the result is
@@ -141,7 +141,7 @@ def gemm(
     return given if result is None else result
 
 
-class Rung(dispatch.Rung[Problem, Any], Protocol):
+class KernelVariant(dispatch.KernelVariant[Problem, Any], Protocol):
     """The host half of a kernel for matrix products."""
 
     def addresses(
@@ -172,7 +172,7 @@ class Rung(dispatch.Rung[Problem, Any], Protocol):
     ) -> Mapping[str, Any]: ...
 
 
-RUNGS: tuple[Rung, ...] = (gemm_sm90a, gemm_sm80, gemm_sm75, gemm_sm70)
+VARIANTS: tuple[KernelVariant, ...] = (gemm_sm90a, gemm_sm80, gemm_sm75, gemm_sm70)
 """The kernels for matrix products, from the highest architecture down."""
 
 
@@ -235,7 +235,7 @@ def _make_plan(
     if problem.k == 0 and not (problem.c != "none" or problem.bias or problem.scatter):
         plan.is_zero = True
         return plan
-    kernel = dispatch.rung(RUNGS, problem, architecture_of(place), config)
+    kernel = dispatch.dispatch(VARIANTS, problem, architecture_of(place), config)
     chosen = configure(kernel, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
     context = place.context if isinstance(place, DriverExecutor) else None
@@ -248,7 +248,7 @@ class _Launch(Launch):
 
     def __init__(
         self,
-        host_half: Rung,
+        host_half: KernelVariant,
         kernel: LoadedKernel,
         config: Any,
         problem: Problem,

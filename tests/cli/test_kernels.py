@@ -65,7 +65,7 @@ def test_defaults_are_an_instance_of_the_kernel(name, capsys):
 @pytest.mark.parametrize(
     ("name", "instruction"), [("gemm_sm75", "m16n8k8"), ("gemm_sm70", "m8n8k4")]
 )
-def test_the_lower_rungs_have_defaults_of_their_own(name, instruction):
+def test_the_lower_variants_have_defaults_of_their_own(name, instruction):
     module = registry()[name]
     config, _ = render_kernel(module, ["block_k=64"], [])
     found = config.instruction, config.dtype, config.out_dtype, config.stages, config.block_k

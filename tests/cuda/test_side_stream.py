@@ -13,7 +13,7 @@ from cuda.bindings import driver as cuda
 
 from cuevo.arrays import copy_to_host, view
 from cuevo.cuda.context import check
-from cuevo.cuda.side_stream import Branch
+from cuevo.cuda.side_stream import SideStream
 from cuevo.cuda.stream import resolve_stream
 from cuevo.executors.driver import DriverExecutor
 
@@ -102,7 +102,7 @@ def test_a_thread_has_branches_of_its_own(executor: DriverExecutor) -> None:
     main = resolve_stream(executor.stream)
     mine = executor.branch(main)
     assert executor.branch(main) is mine
-    others: list[Branch] = []
+    others: list[SideStream] = []
     thread = threading.Thread(target=lambda: others.append(executor.branch(main)))
     thread.start()
     thread.join()

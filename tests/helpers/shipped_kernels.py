@@ -161,17 +161,17 @@ def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, obje
                 yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
 
 
-def rung_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Name, kernel and values of the rungs of attention below sm_80: every tiling, with one set of
-    biases and gradients or another.
+def variant_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of the variants of attention below sm_80: every tiling, with one set
+    of biases and gradients or another.
     """
     for turn, head_dim in enumerate(HEAD_DIMS):
         mask, pair = (("none", "none"), ("bool", "f16"), ("f16", "f32"))[turn % 3]
         scores = forward.Problem(1, 8, 2, 257, 257, head_dim, "f16", mask, pair)
-        for rung in (evoformer_forward_sm75, evoformer_forward_sm70):
-            for index, (config, _) in enumerate(rung.candidates(scores)):
-                name = f"{rung.NAME[-4:]}-D{head_dim}-tiling{index}-{config.mask}-{pair}"
-                yield f"forward-{name}", rung.NAME, rung.values(config)
+        for variant in (evoformer_forward_sm75, evoformer_forward_sm70):
+            for index, (config, _) in enumerate(variant.candidates(scores)):
+                name = f"{variant.NAME[-4:]}-D{head_dim}-tiling{index}-{config.mask}-{pair}"
+                yield f"forward-{name}", variant.NAME, variant.values(config)
         for wanted in GRADIENTS[turn % 4 :: 4]:
             problem = backward.Problem(**vars(scores), **wanted)
             asked = [name for name in ("first", "second", "sums") if wanted.get(name)]
@@ -284,9 +284,9 @@ def wgmma_digests() -> dict[str, str]:
     return _digests(wgmma_instances())
 
 
-def rung_digests() -> dict[str, str]:
-    """As `digests`, for `rung_instances`."""
-    return _digests(rung_instances())
+def variant_digests() -> dict[str, str]:
+    """As `digests`, for `variant_instances`."""
+    return _digests(variant_instances())
 
 
 def memory_digests() -> dict[str, str]:
@@ -331,7 +331,7 @@ def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[
 
 def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
     """For one architecture, head dim, dtype and set of biases: how many configurations can be
-    chosen, how many of them need what `forward.roomier` offers, and which spill even so.
+    chosen, how many of them need what `forward.spill_fallbacks` offers, and which spill even so.
     """
     arch, head_dim, dtype, biases = case
     return _spilling(forward, configurations(head_dim, dtype, biases), arch)
@@ -342,7 +342,7 @@ def _spilling(kernel: Any, configs: list[Any], arch: str) -> tuple[int, int, lis
     runs = [config for config in configs if not kernel.violations(config, limits)]
     helped, spilt = 0, []
     for chosen in runs:
-        for config in kernel.roomier(chosen):
+        for config in kernel.spill_fallbacks(chosen):
             cubin = assemble(render(kernel.NAME, kernel.values(config)), arch, cache=None)
             found = cubin.resources
             if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
@@ -382,7 +382,7 @@ def write_pins() -> None:
     found: dict[str, str] = {}
     for head_dim in HEAD_DIMS:
         found |= digests(head_dim) | gradient_digests(head_dim)
-    found |= product_digests() | wgmma_digests() | rung_digests() | memory_digests()
+    found |= product_digests() | wgmma_digests() | variant_digests() | memory_digests()
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 

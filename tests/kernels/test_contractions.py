@@ -10,7 +10,7 @@ from helpers.shipped_kernels import (
     instances,
     memory_instances,
     product_instances,
-    rung_instances,
+    variant_instances,
     wgmma_instances,
 )
 
@@ -27,7 +27,7 @@ def samples() -> Iterator[Any]:
     for label, kernel, values in chain(
         *(instances(head_dim) for head_dim in (24, 64)),
         *(gradient_instances(head_dim) for head_dim in (24, 64)),
-        *(rung_instances(), memory_instances(), product_instances(), wgmma_instances()),
+        *(variant_instances(), memory_instances(), product_instances(), wgmma_instances()),
     ):
         by_kernel.setdefault(kernel, []).append((label, values))
     for kernel, listed in by_kernel.items():

@@ -100,7 +100,7 @@ def test_what_gives_a_thread_more_registers_is_legal(arch: str) -> None:
     limits = architecture(arch)
     for problem in PROBLEMS:
         chosen = backward.choose(problem, limits)
-        first, *rest = backward.roomier(chosen)
+        first, *rest = backward.spill_fallbacks(chosen)
         assert first == chosen
         for config in rest:
             assert backward.violations(config, limits, problem) == (), config

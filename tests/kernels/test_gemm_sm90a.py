@@ -1,4 +1,4 @@
-"""ptx/gemm_sm90a.ptx: every bit, resources, constraints, tensor maps, its place in the ladder."""
+"""ptx/gemm_sm90a.ptx: every bit, resources, constraints, tensor maps, and when it is chosen."""
 
 import re
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ from cuevo.executors.placement import architecture_of
 from cuevo.kernels import gemm_sm80, gemm_sm90a
 from cuevo.kernels.gemm_mma import Problem
 from cuevo.kernels.gemm_sm90a import Config
-from cuevo.ops.dispatch import ENVIRONMENT, rung
+from cuevo.ops.dispatch import ENVIRONMENT, dispatch
 from cuevo.ops.gemm_problem import check_operands
-from cuevo.ops.product import RUNGS
+from cuevo.ops.product import VARIANTS
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
@@ -243,7 +243,7 @@ def test_a_call_takes_it(executor: DriverExecutor, size: tuple[int, int, int], r
     if rows == "columns":
         a, b = (np.ascontiguousarray(x.T).T for x in (a, b))
     problem = Problem(1, m, n, k, "f16", "f32", rows == "columns", rows == "columns")
-    assert rung(RUNGS, problem, architecture_of(executor)) is gemm_sm90a
+    assert dispatch(VARIANTS, problem, architecture_of(executor)) is gemm_sm90a
     found = cuevo.gemm(a, b, out_dtype="float32", device=executor)
     right = a.astype(np.float32) @ b.astype(np.float32)
     assert np.linalg.norm(found - right) < 1e-5 * np.linalg.norm(right)
@@ -367,7 +367,7 @@ def test_it_is_for_one_architecture() -> None:
 def test_large_aligned_problems_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     large = Problem(1, 4096, 4096, 4096, "bf16", "bf16")
-    assert rung(RUNGS, large, SM_90A) is gemm_sm90a
+    assert dispatch(VARIANTS, large, SM_90A) is gemm_sm90a
     assert gemm_sm90a.choose(large, SM_90A).block_n == 256
     assert gemm_sm90a.choose(replace(large, c="bf16"), SM_90A).block_n < 256
     for other in (
@@ -376,13 +376,13 @@ def test_large_aligned_problems_take_it(monkeypatch: pytest.MonkeyPatch) -> None
         Problem(1, 64, 64, 8192, "bf16", "bf16"),
         Problem(1, 64, 64, 64, "bf16", "bf16"),
     ):
-        assert rung(RUNGS, other, SM_90A) is gemm_sm80
-    assert rung(RUNGS, large, architecture("sm_90")) is gemm_sm80
-    assert rung(RUNGS, large, SM_90A, {"splits": 2}) is gemm_sm80
-    assert rung(RUNGS, replace(large, m=64), SM_90A, {"schedule": "pingpong"}) is gemm_sm90a
-    assert rung(RUNGS, large, SM_90A, {"nonsense": 2}) is gemm_sm90a
+        assert dispatch(VARIANTS, other, SM_90A) is gemm_sm80
+    assert dispatch(VARIANTS, large, architecture("sm_90")) is gemm_sm80
+    assert dispatch(VARIANTS, large, SM_90A, {"splits": 2}) is gemm_sm80
+    assert dispatch(VARIANTS, replace(large, m=64), SM_90A, {"schedule": "pingpong"}) is gemm_sm90a
+    assert dispatch(VARIANTS, large, SM_90A, {"nonsense": 2}) is gemm_sm90a
     monkeypatch.setenv(ENVIRONMENT, "sm_90")
-    assert rung(RUNGS, replace(large, m=64), SM_90A) is gemm_sm90a
+    assert dispatch(VARIANTS, replace(large, m=64), SM_90A) is gemm_sm90a
 
 
 @unit
@@ -396,7 +396,7 @@ def test_threadblocks_are_one_for_each_multiprocessor() -> None:
 @unit
 def test_fewer_accumulators_are_offered_where_it_spills() -> None:
     large = gemm_sm90a.choose(Problem(1, 4096, 4096, 4096, "bf16", "bf16"), SM_90A)
-    found = list(gemm_sm90a.roomier(large))
+    found = list(gemm_sm90a.spill_fallbacks(large))
     assert [x.block_n for x in found] == [256, 192, 128]
     assert not any(gemm_sm90a.violations(x, SM_90A) for x in found)
 

@@ -138,9 +138,9 @@ def test_the_code_of_the_kernels_that_only_move_and_add_is_the_one_that_was_pinn
 
 
 @unit
-def test_the_code_of_the_lower_rungs_is_the_one_that_was_pinned() -> None:
+def test_the_code_of_the_lower_variants_is_the_one_that_was_pinned() -> None:
     pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.rung_digests()
+    found = shipped.variant_digests()
     changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
     assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
 
@@ -150,7 +150,7 @@ def test_nothing_else_is_pinned() -> None:
     names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
     names += [name for name, _, _ in shipped.product_instances()]
     names += [name for name, _, _ in shipped.wgmma_instances()]
-    names += [name for name, _, _ in shipped.rung_instances()]
+    names += [name for name, _, _ in shipped.variant_instances()]
     names += [name for name, _, _ in shipped.memory_instances()]
     names += [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.gradient_instances(d)]
     assert len(names) == len(set(names))

@@ -16,8 +16,8 @@ from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels.forward import Problem
-from cuevo.ops.dispatch import ENVIRONMENT, rung
-from cuevo.ops.forward import RUNGS
+from cuevo.ops.dispatch import ENVIRONMENT, dispatch
+from cuevo.ops.forward import VARIANTS
 
 unit = pytest.mark.unit
 kernel = pytest.mark.kernel
@@ -47,8 +47,8 @@ def call(place: Any, **options: Any) -> None:
     ("arch", "expected"),
     [("sm_70", sm70), ("sm_72", sm70), ("sm_75", sm75), ("sm_80", sm80), ("sm_90", sm80)],
 )
-def test_the_highest_rung_that_the_device_has_wins(arch: str, expected: object) -> None:
-    assert rung(RUNGS, HALF, architecture(arch)) is expected
+def test_the_highest_variant_that_the_device_has_wins(arch: str, expected: object) -> None:
+    assert dispatch(VARIANTS, HALF, architecture(arch)) is expected
 
 
 @unit
@@ -56,11 +56,11 @@ def test_the_highest_rung_that_the_device_has_wins(arch: str, expected: object) 
 @pytest.mark.parametrize("changes", [dict(dtype="bf16", pair="bf16"), dict(mask="bf16")], ids=str)
 def test_bf16_needs_sm_80(arch: str, changes: dict[str, str]) -> None:
     problem = replace(HALF, **changes)
-    assert rung(RUNGS, problem, architecture("sm_80")) is sm80
+    assert dispatch(VARIANTS, problem, architecture("sm_80")) is sm80
     with pytest.raises(ValueError, match=rf"no kernel serves Problem\(.* on {arch}:\n") as caught:
-        rung(RUNGS, problem, architecture(arch))
+        dispatch(VARIANTS, problem, architecture(arch))
     lines = str(caught.value).split("\n")[1:]
-    assert [line.split(":")[0].strip() for line in lines] == [each.NAME for each in RUNGS]
+    assert [line.split(":")[0].strip() for line in lines] == [each.NAME for each in VARIANTS]
     assert f"need sm_80; this is {arch}" in lines[0]
     for line in lines[1:]:
         assert "bf16 needs the tensor cores of sm_80 or later" in line
@@ -68,22 +68,24 @@ def test_bf16_needs_sm_80(arch: str, changes: dict[str, str]) -> None:
 
 
 @unit
-@pytest.mark.parametrize("expected", RUNGS, ids=lambda each: each.NAME[-4:])
-def test_the_environment_forces_a_rung(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
+@pytest.mark.parametrize("expected", VARIANTS, ids=lambda each: each.NAME[-4:])
+def test_the_environment_forces_a_variant(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     monkeypatch.setenv(ENVIRONMENT, f"sm_{expected.MINIMUM_ARCH}")
-    assert rung(RUNGS, HALF, architecture("sm_90")) is expected
-    assert rung(RUNGS, HALF, architecture("sm_90"), {"min_blocks": 1}) is expected
-    # Forced means forced: what objects is the rung itself.
-    assert rung(RUNGS, replace(HALF, dtype="bf16"), architecture("sm_70")) is expected
+    assert dispatch(VARIANTS, HALF, architecture("sm_90")) is expected
+    assert dispatch(VARIANTS, HALF, architecture("sm_90"), {"min_blocks": 1}) is expected
+    # Forced means forced: what objects is the variant itself.
+    assert dispatch(VARIANTS, replace(HALF, dtype="bf16"), architecture("sm_70")) is expected
 
 
 @unit
 @pytest.mark.parametrize("name", ["sm_60", "75", "fast"])
-def test_an_environment_that_names_no_rung(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_environment_that_names_no_variant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(ENVIRONMENT, name)
-    words = "CUEVO_RUNG: expected one of sm_80, sm_75, sm_70, the rungs of evoformer_forward; got"
+    words = (
+        "CUEVO_VARIANT: expected one of sm_80, sm_75, sm_70, the variants of evoformer_forward; got"
+    )
     with pytest.raises(ValueError, match=f"{words} '{name}'"):
-        rung(RUNGS, HALF, architecture("sm_90"))
+        dispatch(VARIANTS, HALF, architecture("sm_90"))
 
 
 @unit
@@ -91,14 +93,14 @@ def test_a_configuration_counts_for_more_than_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT, "sm_70")
-    for each in RUNGS:
-        assert rung(RUNGS, HALF, architecture("sm_90"), each.Config(head_dim=16)) is each
+    for each in VARIANTS:
+        assert dispatch(VARIANTS, HALF, architecture("sm_90"), each.Config(head_dim=16)) is each
 
 
 @unit
-def test_rungs_that_share_a_config_are_told_apart_by_what_it_says() -> None:
+def test_variants_that_share_a_config_are_told_apart_by_what_it_says() -> None:
     class Lower:
-        """The rung for sm_70 as one that takes the Config of the highest."""
+        """The variant for sm_70 as one that takes the Config of the highest."""
 
         Config = sm80.Config
         adapt = staticmethod(sm80.adapt)
@@ -112,17 +114,17 @@ def test_rungs_that_share_a_config_are_told_apart_by_what_it_says() -> None:
         def violations(config: Any, arch: Any, problem: Any = None) -> tuple[str, ...]:
             return () if config.stages > 2 else ("more stages only",)
 
-    ladder: Any = (Higher, Lower)
+    variants: Any = (Higher, Lower)
     for stages, expected in ((2, Lower), (4, Higher)):
         config = sm80.Config(head_dim=16, dtype="f16", stages=stages)
-        assert rung(ladder, HALF, architecture("sm_90"), config) is expected
+        assert dispatch(variants, HALF, architecture("sm_90"), config) is expected
 
 
 # -- Calls -----------------------------------------------------------------------------------------
 
 
 @kernel
-@pytest.mark.parametrize("each", RUNGS, ids=lambda each: each.NAME[-4:])
+@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.NAME[-4:])
 def test_a_call_on_every_architecture(each: Any) -> None:
     place = Recorder(f"sm_{each.MINIMUM_ARCH}")
     call(place)
@@ -133,7 +135,7 @@ def test_a_call_on_every_architecture(each: Any) -> None:
 
 
 @kernel
-@pytest.mark.parametrize("each", RUNGS, ids=lambda each: each.NAME[-4:])
+@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.NAME[-4:])
 def test_a_call_with_a_configuration_or_the_environment(
     monkeypatch: pytest.MonkeyPatch, each: Any
 ) -> None:
@@ -145,17 +147,17 @@ def test_a_call_with_a_configuration_or_the_environment(
 
 
 @kernel
-def test_the_ladder_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatch_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Recorder("sm_75")
     call(place)
-    monkeypatch.setattr(sys.modules["cuevo.ops.forward"], "rung", None)
+    monkeypatch.setattr(sys.modules["cuevo.ops.forward"], "dispatch", None)
     monkeypatch.setenv(ENVIRONMENT, "sm_70")
     call(place)
     assert place.names == [sm75.NAME]
 
 
 @unit
-def test_what_cannot_run_is_said_by_the_rung() -> None:
+def test_what_cannot_run_is_said_by_the_variant() -> None:
     arrays = {key: x.array for key, x in cases.make(SMALL).items()}
     with pytest.raises(ValueError, match=r"config: Config\(.* mma.m16n8k8 needs sm_75"):
         cuevo.attention(**arrays, device="sim:sm_70", config=sm75.Config(head_dim=16))

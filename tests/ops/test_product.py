@@ -231,7 +231,7 @@ def test_an_index_that_comes_twice_stores_one_of_the_rows() -> None:
 
 @kernel
 @pytest.mark.parametrize("arch", ["sm_75", "sm_70"])
-def test_lower_rungs(arch: str) -> None:
+def test_lower_variants(arch: str) -> None:
     rng = np.random.default_rng(12)
     a, b = rng.standard_normal((40, 50)), rng.standard_normal((50, 30))
     half = [x.astype(np.float16) for x in (a, b)]

@@ -70,10 +70,10 @@ def test_gradients_are_compared(case, capsys):
 
 
 @pytest.mark.unit
-def test_lower_rungs_are_given_half_precision(monkeypatch):
-    monkeypatch.setenv("CUEVO_RUNG", "sm_80")
+def test_lower_variants_are_given_half_precision(monkeypatch):
+    monkeypatch.setenv("CUEVO_VARIANT", "sm_80")
     assert sanitize.served(sanitize.BACKWARD) is sanitize.BACKWARD
-    monkeypatch.setenv("CUEVO_RUNG", "sm_75")
+    monkeypatch.setenv("CUEVO_VARIANT", "sm_75")
     for cases in (sanitize.CASES, sanitize.BACKWARD, sanitize.PRODUCTS):
         found = sanitize.served(cases)
         assert len(found) == sum(not case.config for case in cases) > 2
@@ -82,8 +82,8 @@ def test_lower_rungs_are_given_half_precision(monkeypatch):
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("arch", ["sm_75", "sm_70"])
-def test_gradients_of_lower_rungs_are_compared(arch, monkeypatch):
-    monkeypatch.setenv("CUEVO_RUNG", arch)
+def test_gradients_of_lower_variants_are_compared(arch, monkeypatch):
+    monkeypatch.setenv("CUEVO_VARIANT", arch)
     for case in sanitize.served(sanitize.BACKWARD)[1:4]:
         assert not sanitize.run_backward(case, TYPES, np.random.default_rng(0), f"sim:{arch}")
 

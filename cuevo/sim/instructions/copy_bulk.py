@@ -1,4 +1,4 @@
-"""cp.async.bulk: whole runs of bytes, copied by the copy engine."""
+"""cp.async.bulk: whole runs of bytes, copied by TMA."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -200,7 +200,7 @@ LOADS = {
         """,
         "data race: asynchronously writes shared offset 512, which warp 1 read without a barrier",
     ),
-    "an mbarrier that the copy engine does not know": Minimal(
+    "an mbarrier that TMA does not know": Minimal(
         f"""
         {START} {INIT.format(1)} <<{TOLD} => >> bar.sync 0; @lead {EXPECT}
         {LOADED} // here

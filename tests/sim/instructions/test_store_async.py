@@ -168,7 +168,7 @@ def test_other_lanes_than_stored_have_read() -> None:
 
 
 def test_a_fence_is_for_other_proxies_only() -> None:
-    """The copy engine reads what st.async has brought after a fence.proxy.async; st.async goes
+    """TMA reads what st.async has brought after a fence.proxy.async; st.async goes
     where threads have written without one.
     """
     body = f"""{begin(1024)} st.shared.b32 [own+4], t; {SYNC} mov.u32 y, 0;

@@ -35,11 +35,11 @@ kernel = pytest.mark.kernel
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu
 
-RUNGS = (sm75, sm70)
+VARIANTS = (sm75, sm70)
 OWN = {sm75: "sm_75", sm70: "sm_70"}
-"""The architecture that a rung is for."""
+"""The architecture that a variant is for."""
 HEAD_DIMS = tuple(range(8, 129, 8))
-each_rung = pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.NAME[-4:])
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.NAME[-4:])
 
 
 def label(x: Any) -> str:
@@ -56,17 +56,19 @@ def sim(arch: str, profile: bool = False) -> SimExecutor:
     return SimExecutor(arch, profile=profile)
 
 
-def configuration(rung: ModuleType, case: Case, problem: Problem, place: Executor) -> Any:
+def configuration(variant: ModuleType, case: Case, problem: Problem, place: Executor) -> Any:
     """The candidate that the case names, of those that can run on `place`, or the one chosen."""
     arch = architecture_of(place)
     if case.shape is None:
-        return rung.choose(problem, arch)
-    offered = [c for c, _ in rung.candidates(problem) if not rung.violations(c, arch, problem)]
+        return variant.choose(problem, arch)
+    offered = [
+        c for c, _ in variant.candidates(problem) if not variant.violations(c, arch, problem)
+    ]
     return offered[case.shape % len(offered)]
 
 
 def launch(
-    rung: ModuleType,
+    variant: ModuleType,
     case: Case,
     place: Executor,
     views: dict[str, ArrayView],
@@ -77,11 +79,11 @@ def launch(
     """Run the kernel on the arrays, out and lse among them."""
     operands = {key: x for key, x in views.items() if key != "lse"}
     problem = state_problem(**operands)
-    config = configuration(rung, case, problem, place)
-    config = rung.adapt(replace(config, **changes), problem)
-    assert rung.violations(config, architecture_of(place), problem) == ()
-    loaded = place.load(render(rung.NAME, rung.values(config)))
-    parameters = rung.parameters(
+    config = configuration(variant, case, problem, place)
+    config = variant.adapt(replace(config, **changes), problem)
+    assert variant.violations(config, architecture_of(place), problem) == ()
+    loaded = place.load(render(variant.NAME, variant.values(config)))
+    parameters = variant.parameters(
         config,
         scale=check_scale(case.scale, case.head_dim),
         lse=views["lse"] if with_lse else None,
@@ -91,27 +93,27 @@ def launch(
         config.grid(problem),
         (config.threads, 1, 1),
         config.shared_bytes,
-        load_header().kernels[rung.NAME].pack(parameters),
+        load_header().kernels[variant.NAME].pack(parameters),
         buffers=list(views.values()),
     )
     return loaded
 
 
 def run_on_cpu(
-    rung: ModuleType, case: Case, inputs: dict[str, Strided], **options: Any
+    variant: ModuleType, case: Case, inputs: dict[str, Strided], **options: Any
 ) -> dict[str, Strided]:
     results = cases.make_results(case)
     views = cases.host_views(inputs, readonly=True) | cases.host_views(results, readonly=False)
-    launch(rung, case, sim(case.arch), views, **options)
+    launch(variant, case, sim(case.arch), views, **options)
     return results
 
 
 def run_on_gpu(
-    rung: ModuleType, case: Case, inputs: dict[str, Strided], place: DriverExecutor
+    variant: ModuleType, case: Case, inputs: dict[str, Strided], place: DriverExecutor
 ) -> dict[str, Strided]:
     results = cases.make_results(case)
     on_device = OnDevice(inputs | results, place)
-    launch(rung, case, place, on_device.views)
+    launch(variant, case, place, on_device.views)
     on_device.fetch(results)
     return results
 
@@ -119,10 +121,10 @@ def run_on_gpu(
 # -- The sweep -------------------------------------------------------------------------------------
 
 HALVES = tuple(map(in_half_precision, CASES))
-# Each rung meets others of the cases, on its own architecture and on a newer one.
+# Each variant meets others of the cases, on its own architecture and on a newer one.
 SWEEP = [
-    (rung, case)
-    for start, rung, arch in (
+    (variant, case)
+    for start, variant, arch in (
         (0, sm75, "sm_75"),
         (60, sm70, "sm_70"),
         (120, sm75, "sm_90"),
@@ -133,33 +135,33 @@ SWEEP = [
 
 
 @kernel
-@pytest.mark.parametrize(("rung", "case"), SWEEP, ids=label)
-def test_the_sweep(rung: ModuleType, case: Case) -> None:
+@pytest.mark.parametrize(("variant", "case"), SWEEP, ids=label)
+def test_the_sweep(variant: ModuleType, case: Case) -> None:
     inputs = cases.make(case)
-    results = run_on_cpu(rung, case, inputs)
+    results = run_on_cpu(variant, case, inputs)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
     cases.check_guards(case, results)
 
 
 @gpu
-@each_rung
+@each_variant
 @pytest.mark.parametrize("case", HALVES, ids=name)
-def test_the_sweep_on_a_gpu(executor: DriverExecutor, rung: ModuleType, case: Case) -> None:
+def test_the_sweep_on_a_gpu(executor: DriverExecutor, variant: ModuleType, case: Case) -> None:
     inputs = cases.make(case)
-    results = run_on_gpu(rung, case, inputs, executor)
+    results = run_on_gpu(variant, case, inputs, executor)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
     cases.check_guards(case, results)
-    again = run_on_gpu(rung, case, inputs, executor)
+    again = run_on_gpu(variant, case, inputs, executor)
     for key, first in results.items():
         cases.assert_same_bytes(case, key, again[key].array, first.array)
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize("newer", [False, True])
-def test_the_sweep_has_everything(rung: ModuleType, newer: bool) -> None:
-    arch = "sm_90" if newer else OWN[rung]
-    found = [case for each, case in SWEEP if each is rung and case.arch == arch]
+def test_the_sweep_has_everything(variant: ModuleType, newer: bool) -> None:
+    arch = "sm_90" if newer else OWN[variant]
+    found = [case for each, case in SWEEP if each is variant and case.arch == arch]
     assert len(found) > 15
 
     def seen(field: str) -> set[Any]:
@@ -176,14 +178,14 @@ def test_the_sweep_has_everything(rung: ModuleType, newer: bool) -> None:
 
 
 @gpu
-@each_rung
+@each_variant
 @pytest.mark.parametrize(("batch", "rows"), [(1, 70000), (70000, 1)], ids=str)
 def test_more_rows_than_a_grid_axis_has(
-    executor: DriverExecutor, rung: ModuleType, batch: int, rows: int
+    executor: DriverExecutor, variant: ModuleType, batch: int, rows: int
 ) -> None:
     case = Case("f16", 8, 8, 8, batch, rows, 1, mask="f32", pair="f16", seed=rows)
     inputs = cases.make(case)
-    results = run_on_gpu(rung, case, inputs, executor)
+    results = run_on_gpu(variant, case, inputs, executor)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
 
 
@@ -203,30 +205,30 @@ TILINGS = [
 
 
 @kernel
-@pytest.mark.parametrize(("rung", "head_dim", "tiling"), TILINGS, ids=label)
-def test_every_tiling(rung: ModuleType, head_dim: int, tiling: dict[str, int]) -> None:
+@pytest.mark.parametrize(("variant", "head_dim", "tiling"), TILINGS, ids=label)
+def test_every_tiling(variant: ModuleType, head_dim: int, tiling: dict[str, int]) -> None:
     case = replace(WIDE, head_dim=head_dim, arch="sm_90")
     inputs = cases.make(case)
-    results = run_on_cpu(rung, case, inputs, min_blocks=1, **tiling)
+    results = run_on_cpu(variant, case, inputs, min_blocks=1, **tiling)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
     cases.check_guards(case, results)
 
 
 @kernel
-@each_rung
-def test_the_same_bits_without_lse_and_from_any_memory(rung: ModuleType) -> None:
+@each_variant
+def test_the_same_bits_without_lse_and_from_any_memory(variant: ModuleType) -> None:
     """Only the tiling decides the order of the sums."""
-    case = replace(WIDE, head_dim=80, queries=70, keys=70, arch=OWN[rung])
+    case = replace(WIDE, head_dim=80, queries=70, keys=70, arch=OWN[variant])
     inputs = cases.make(case)
-    first, second = run_on_cpu(rung, case, inputs), run_on_cpu(rung, case, inputs)
-    alone = run_on_cpu(rung, case, inputs, with_lse=False)
+    first, second = run_on_cpu(variant, case, inputs), run_on_cpu(variant, case, inputs)
+    alone = run_on_cpu(variant, case, inputs, with_lse=False)
     for key in first:
         cases.assert_same_bytes(case, key, second[key].array, first[key].array)
     cases.assert_same_bytes(case, "out", alone["out"].array, first["out"].array)
     assert (alone["lse"].memory == cases.POISON).all()
     for layout in ("packed", "reversed", "fused"):
         other = replace(case, layout=layout, mask_layout="keys first", pair_layout="aligned 4")
-        found = run_on_cpu(rung, other, cases.make(other))
+        found = run_on_cpu(variant, other, cases.make(other))
         cases.assert_same_bytes(other, "out", found["out"].array, first["out"].array)
 
 
@@ -236,22 +238,22 @@ FARTHEST = float(np.finfo(np.float32).min)
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("where", ["mask", "pair"])
 @pytest.mark.parametrize("value", [-1e9, -1e15, FARTHEST])
-def test_keys_far_below_the_others(rung: ModuleType, where: str, value: float) -> None:
+def test_keys_far_below_the_others(variant: ModuleType, where: str, value: float) -> None:
     """Row 0: the first 70 of 75 keys are far below. Row 1, or every row: all are, which weighs them
     the same: beside 1e9 a score of ordinary size is nothing in fp32.
     """
-    case = Case("f16", 24, 20, 75, rows=2, **{where: "f32"}, arch=OWN[rung], seed=24)
+    case = Case("f16", 24, 20, 75, rows=2, **{where: "f32"}, arch=OWN[variant], seed=24)
     inputs = cases.make(case)
     bias = inputs[f"{where}_bias"].array
     bias[...] = 0.0
     bias[..., :70] = value
-    results = run_on_cpu(rung, case, inputs)
+    results = run_on_cpu(variant, case, inputs)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
     bias[...] = value
-    results = run_on_cpu(rung, case, inputs)
+    results = run_on_cpu(variant, case, inputs)
     found = results["out"].array.astype(np.float64)
     mean = inputs["v"].array.astype(np.float64).mean(axis=2, keepdims=True)
     error = np.linalg.norm(found - mean) / np.linalg.norm(np.broadcast_to(mean, found.shape))
@@ -260,14 +262,14 @@ def test_keys_far_below_the_others(rung: ModuleType, where: str, value: float) -
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("offset", [1e4, -1e4])
-def test_a_bias_of_1e4_on_every_key(rung: ModuleType, offset: float) -> None:
+def test_a_bias_of_1e4_on_every_key(variant: ModuleType, offset: float) -> None:
     """It is added in fp32, half a unit of which is 2^-24 of the sum."""
-    for arch in (OWN[rung], "sm_90"):
+    for arch in (OWN[variant], "sm_90"):
         case = Case("f16", 64, 50, 70, mask="f32", values="offset", offset=offset, arch=arch)
         inputs = cases.make(case)
-        results = run_on_cpu(rung, case, inputs)
+        results = run_on_cpu(variant, case, inputs)
         slack = 2.0**-24 * abs(offset)
         cases.check(case, results["out"].array, results["lse"].array, inputs, slack)
 
@@ -276,16 +278,16 @@ def test_a_bias_of_1e4_on_every_key(rung: ModuleType, offset: float) -> None:
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_fragments_are_read_without_bank_conflicts(rung: ModuleType, head_dim: int) -> None:
-    case = Case("f16", head_dim, 33, 40, arch=OWN[rung], shape=head_dim // 8)
+def test_fragments_are_read_without_bank_conflicts(variant: ModuleType, head_dim: int) -> None:
+    case = Case("f16", head_dim, 33, 40, arch=OWN[variant], shape=head_dim // 8)
     results = cases.make_results(case)
     inputs = cases.host_views(cases.make(case), readonly=True)
     views = inputs | cases.host_views(results, readonly=False)
-    loaded = launch(rung, case, sim(case.arch, profile=True), views)
+    loaded = launch(variant, case, sim(case.arch, profile=True), views)
     assert loaded.profile is not None
-    iterator = "warp_iterator_sm70" if rung is sm70 else "warp_iterator"
+    iterator = "warp_iterator_sm70" if variant is sm70 else "warp_iterator"
     read = [use for use in loaded.profile.banks if f"lib/{iterator}.ptx" in use.origin]
     copied = [use for use in loaded.profile.banks if "lib/copy_pipelined.ptx" in use.origin]
     assert len(read) > 3 and len(copied) > 3
@@ -300,18 +302,18 @@ BIASES = (("f32", "f16"), ("bool", "f32"), ("f16", "none"), ("none", "f16"))
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 @pytest.mark.parametrize("head_dim", [8, 32, 56, 64, 96, 128])
-def test_no_configuration_spills(rung: ModuleType, arch: str, head_dim: int) -> None:
+def test_no_configuration_spills(variant: ModuleType, arch: str, head_dim: int) -> None:
     """A sample: each candidate with another set of biases, for the next head dim again another."""
-    for index in range(len(list(rung.candidates(Problem(1, 1, 1, 1, 1, head_dim, "f16"))))):
+    for index in range(len(list(variant.candidates(Problem(1, 1, 1, 1, 1, head_dim, "f16"))))):
         mask, pair = BIASES[(index + head_dim // 8) % len(BIASES)]
         problem = Problem(1, 1, 1, 100, 100, head_dim, "f16", mask, pair)
-        config = [c for c, _ in rung.candidates(problem)][index]
-        if rung.violations(config, architecture(arch)):
+        config = [c for c, _ in variant.candidates(problem)][index]
+        if variant.violations(config, architecture(arch)):
             continue
-        found = assemble(render(rung.NAME, rung.values(config)), arch, cache=None).resources
+        found = assemble(render(variant.NAME, variant.values(config)), arch, cache=None).resources
         what = f"{config} on {arch}: {found}"
         assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
         assert found.static_shared == 0 and found.barriers == 1, what
@@ -328,17 +330,17 @@ LEDGERS = [
 
 
 @unit
-@pytest.mark.parametrize(("rung", "settings"), LEDGERS, ids=label)
+@pytest.mark.parametrize(("variant", "settings"), LEDGERS, ids=label)
 def test_the_machine_code_has_what_the_ledger_says(
-    rung: ModuleType, settings: dict[str, int], tmp_path: Path
+    variant: ModuleType, settings: dict[str, int], tmp_path: Path
 ) -> None:
-    rendered = render(rung.NAME, rung.values(rung.Config(**settings)))
+    rendered = render(variant.NAME, variant.values(variant.Config(**settings)))
     (mma,) = re.findall(r"//   mma\.\S+ .* = (\d+)", rendered.text)
     (reads,) = re.findall(r"//   fragments .* = (\d+)", rendered.text)
     (scores, rows) = re.findall(r"//   ex2 +(\d+) \+ (\d+)", rendered.text)[0]
     found = opcodes(assemble(rendered, "sm_75", cache=None).code, tmp_path)
     assert found["MUFU.EX2"] == int(scores) + int(rows)
-    if rung is sm75:
+    if variant is sm75:
         assert (found["HMMA.1688"], found["LDSM.16"]) == (int(mma), int(reads))
     else:
         assert found["HMMA.884"] == 4 * int(mma)
@@ -350,37 +352,37 @@ PROBLEM = Problem(1, 4, 2, 100, 128, 32, "f16", "f16", "f16", 16)
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
-def test_what_is_chosen_is_legal(rung: ModuleType, arch: str) -> None:
+def test_what_is_chosen_is_legal(variant: ModuleType, arch: str) -> None:
     limits = architecture(arch)
-    if limits.number < rung.MINIMUM_ARCH:
-        with pytest.raises(ValueError, match=rf"{rung.NAME} has no configuration for Problem\("):
-            rung.choose(PROBLEM, limits)
+    if limits.number < variant.MINIMUM_ARCH:
+        with pytest.raises(ValueError, match=rf"{variant.NAME} has no configuration for Problem\("):
+            variant.choose(PROBLEM, limits)
         return
     for index, head_dim in enumerate(HEAD_DIMS):
         for mask, pair in BIASES:
             keys = (1, 77, 128, 1000)[index % 4]
             problem = Problem(2, 3, 2, 1 + 99 * index, keys, head_dim, "f16", mask, pair, 2)
-            config = rung.choose(problem, limits)
-            assert rung.violations(config, limits, problem) == ()
+            config = variant.choose(problem, limits)
+            assert variant.violations(config, limits, problem) == ()
             assert config.mask == ("bounds" if mask == "none" and keys != 128 else mask)
             blocks = config.grid(problem)[0] // config.value_parts
             assert blocks * config.block_queries >= 12 * problem.queries
 
 
 @unit
-@each_rung
-def test_large_problems_get_larger_tiles_than_small_ones(rung: ModuleType) -> None:
-    limits = architecture(OWN[rung])
-    small = rung.choose(replace(PROBLEM, rows=1, queries=16), limits)
-    large = rung.choose(replace(PROBLEM, rows=512, queries=512, keys=512), limits)
+@each_variant
+def test_large_problems_get_larger_tiles_than_small_ones(variant: ModuleType) -> None:
+    limits = architecture(OWN[variant])
+    small = variant.choose(replace(PROBLEM, rows=1, queries=16), limits)
+    large = variant.choose(replace(PROBLEM, rows=512, queries=512, keys=512), limits)
     assert small.block_queries < large.block_queries
 
 
 @unit
 @pytest.mark.parametrize(
-    ("rung", "changes", "arch", "reason"),
+    ("variant", "changes", "arch", "reason"),
     [
         (sm75, dict(), "sm_70", "mma.m16n8k8 needs sm_75; this is sm_70"),
         (sm75, dict(head_dim=36), "sm_75", "head_dim must be a multiple of 8 from 8 to 128"),
@@ -400,15 +402,17 @@ def test_large_problems_get_larger_tiles_than_small_ones(rung: ModuleType) -> No
         (sm75, dict(head_dim=128, block_queries=128, block_keys=64), "sm_75", "a block of sm_75"),
     ],
 )
-def test_each_constraint(rung: ModuleType, changes: dict[str, Any], arch: str, reason: str) -> None:
-    base = rung.Config(head_dim=32)
-    assert rung.violations(base, architecture(OWN[rung])) == ()
-    (found,) = rung.violations(replace(base, **changes), architecture(arch))
+def test_each_constraint(
+    variant: ModuleType, changes: dict[str, Any], arch: str, reason: str
+) -> None:
+    base = variant.Config(head_dim=32)
+    assert variant.violations(base, architecture(OWN[variant])) == ()
+    (found,) = variant.violations(replace(base, **changes), architecture(arch))
     assert reason in found
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize(
     ("config", "problem", "reason"),
     [
@@ -423,35 +427,35 @@ def test_each_constraint(rung: ModuleType, changes: dict[str, Any], arch: str, r
     ],
 )
 def test_each_constraint_of_a_problem(
-    rung: ModuleType, config: dict[str, Any], problem: dict[str, Any], reason: str
+    variant: ModuleType, config: dict[str, Any], problem: dict[str, Any], reason: str
 ) -> None:
-    base, arch = rung.Config(head_dim=32), architecture("sm_75")
-    assert rung.violations(base, arch, PROBLEM) == ()
-    (found,) = rung.violations(replace(base, **config), arch, replace(PROBLEM, **problem))
+    base, arch = variant.Config(head_dim=32), architecture("sm_75")
+    assert variant.violations(base, arch, PROBLEM) == ()
+    (found,) = variant.violations(replace(base, **config), arch, replace(PROBLEM, **problem))
     assert reason in found
-    fitted = rung.adapt(replace(base, **config), replace(PROBLEM, **problem))
-    assert rung.violations(fitted, arch, replace(PROBLEM, **problem)) == ()
+    fitted = variant.adapt(replace(base, **config), replace(PROBLEM, **problem))
+    assert variant.violations(fitted, arch, replace(PROBLEM, **problem)) == ()
 
 
 @unit
-@each_rung
-def test_fields_have_their_types_and_registers_their_room(rung: ModuleType) -> None:
+@each_variant
+def test_fields_have_their_types_and_registers_their_room(variant: ModuleType) -> None:
     with pytest.raises(TypeError, match="block_keys: expected int; got '32'"):
-        rung.Config(head_dim=32, block_keys="32")
-    config = rung.Config(head_dim=32, min_blocks=3)
-    assert [each.min_blocks for each in rung.roomier(config)] == [3, 2, 1]
+        variant.Config(head_dim=32, block_keys="32")
+    config = variant.Config(head_dim=32, min_blocks=3)
+    assert [each.min_blocks for each in variant.spill_fallbacks(config)] == [3, 2, 1]
     assert {field.name for field in fields(config)} >= {"head_dim", "block_queries", "mask"}
 
 
 @unit
-@each_rung
-def test_the_parameter_block_is_that_of_the_highest_rung(rung: ModuleType) -> None:
+@each_variant
+def test_the_parameter_block_is_that_of_the_highest_variant(variant: ModuleType) -> None:
     """Only what follows from the tiling differs."""
     case = replace(WIDE, scale=-0.5)
     views = cases.host_views(cases.make(case) | cases.make_results(case), readonly=False)
-    found = rung.parameters(rung.Config(head_dim=48), scale=-0.5, **views)
+    found = variant.parameters(variant.Config(head_dim=48), scale=-0.5, **views)
     other = sm80.parameters(sm80.Config(head_dim=48, dtype="f16"), scale=-0.5, **views)
-    assert set(found) == {field.name for field in load_header().kernels[rung.NAME].fields}
+    assert set(found) == {field.name for field in load_header().kernels[variant.NAME].fields}
     differs = {key for key, value in found.items() if value != other[key]}
     assert differs <= {
         f"{x}_step_{y}" for x in ("k", "v", "pair", "mask") for y in ("pass", "tile")

@@ -36,9 +36,9 @@ from cuevo.toolchain.template import render
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit
 
-RUNGS = {"sm_75": gemm_sm75, "sm_70": gemm_sm70}
+VARIANTS = {"sm_75": gemm_sm75, "sm_70": gemm_sm70}
 """By the architecture that each is for."""
-BOTH = pytest.mark.parametrize("rung", RUNGS.values(), ids=lambda rung: rung.NAME)
+BOTH = pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda variant: variant.NAME)
 
 # -- Cases -----------------------------------------------------------------------------------------
 
@@ -108,19 +108,19 @@ def of_halves(case: GemmCase) -> GemmCase:
     return replace(case, dtype="f16", out_dtype=out, out_layout=layout, settings=())
 
 
-def configuration(rung: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
+def configuration(variant: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
     """What is chosen with the settings of the case; without them where they cannot be."""
     limits = architecture(arch)
-    chosen: Config = rung.choose(problem, limits)
-    wanted: Config = rung.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
-    return chosen if rung.violations(wanted, limits, problem) else wanted
+    chosen: Config = variant.choose(problem, limits)
+    wanted: Config = variant.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
+    return chosen if variant.violations(wanted, limits, problem) else wanted
 
 
 def sweep(arch: str, start: int) -> Iterator[GemmCase]:
     """A quarter of the sweep of gemm_sm80, or the whole, in fp16, each case with the next settings
     that it can have.
     """
-    rung, rng = RUNGS[arch], np.random.default_rng(start)
+    variant, rng = VARIANTS[arch], np.random.default_rng(start)
     shapes, details, of_whole = (Deck(cards, rng) for cards in (SHAPES, DETAILS, WHOLE))
     for plain in map(of_halves, ALL if WHOLE_SWEEPS else ALL[start::4]):
         whole = not (plain.m % 64 or plain.n % 64 or plain.k % 64)
@@ -129,13 +129,13 @@ def sweep(arch: str, start: int) -> Iterator[GemmCase]:
         while True:
             settings = shapes.deal() | (of_whole if whole else details).deal()
             case = replace(plain, settings=tuple(settings.items()))
-            config = configuration(rung, problem, arch, case)
+            config = configuration(variant, problem, arch, case)
             if all(getattr(config, key) == value for key, value in settings.items()):
                 yield case
                 break
 
 
-CASES = {arch: tuple(sweep(arch, start)) for start, arch in enumerate(RUNGS)}
+CASES = {arch: tuple(sweep(arch, start)) for start, arch in enumerate(VARIANTS)}
 
 # -- Every bit -------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def sim(arch: str) -> SimExecutor:
 
 
 def launch(
-    rung: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor
+    variant: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor
 ) -> tuple[Arrays, Config]:
     """Run the case; what lies around its arrays must stay as it was."""
     arrays = cases.make(case)
@@ -193,23 +193,23 @@ def launch(
     options = cases.options(case)
     factor = options.pop("alpha"), options["beta"]
     x = check_operands(**views, **options)
-    config = configuration(rung, problem, place.arch, case)
+    config = configuration(variant, problem, place.arch, case)
     floats, counters = config.workspace(problem)
     partials, arrivals = np.full(floats, np.nan, np.float32), np.zeros(counters, np.uint32)
     work = dict(partials=view(partials), arrivals=view(arrivals)) if floats else {}
     if isinstance(place, DriverExecutor):
         work = {key: place.copy_to_device(each, place.stream) for key, each in work.items()}
         place.synchronize(place.stream)
-    parameters = rung.parameters(
+    parameters = variant.parameters(
         config, problem, a=x.a, b=x.b, c=x.c, bias=x.bias, scatter=x.scatter, d=x.out,
         alpha=factor[0], beta=factor[1], **work,
     )  # fmt: skip
     buffers = [each for each in (*x.inputs, x.out, *work.values()) if each is not None]
-    place.load(render(rung.NAME, rung.values(config))).launch(
+    place.load(render(variant.NAME, variant.values(config))).launch(
         config.grid(problem),
         (config.threads, 1, 1),
         config.shared_bytes,
-        load_header().kernels[rung.NAME].pack(parameters),
+        load_header().kernels[variant.NAME].pack(parameters),
         buffers=buffers,
     )
     if on_device is not None:
@@ -221,8 +221,8 @@ def launch(
     return arrays, config
 
 
-def check(rung: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor) -> None:
-    arrays, config = launch(rung, case, place)
+def check(variant: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor) -> None:
+    arrays, config = launch(variant, case, place)
     assert arrays.out is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "sums", sums)
@@ -258,33 +258,37 @@ def test_every_bit_of_m16n8k8_on_later_architectures(case: GemmCase, arch: str) 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
-def test_every_bit_of_the_sm_75_rung_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
+def test_every_bit_of_the_sm_75_variant_on_a_device(
+    executor: DriverExecutor, case: GemmCase
+) -> None:
     check(gemm_sm75, case, executor)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
-def test_every_bit_of_the_sm_70_rung_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
+def test_every_bit_of_the_sm_70_variant_on_a_device(
+    executor: DriverExecutor, case: GemmCase
+) -> None:
     check(gemm_sm70, case, executor)
 
 
 @kernel
 @pytest.mark.parametrize("case", CASES["sm_70"][4::50], ids=name)
 def test_results_are_near_float64(case: GemmCase) -> None:
-    for arch, rung in RUNGS.items():
+    for arch, variant in VARIANTS.items():
         case = replace(case, values="normal", alpha=1.0, c="none", scatter="none", settings=())
-        arrays, _ = launch(rung, case, sim(arch))
+        arrays, _ = launch(variant, case, sim(arch))
         assert arrays.out is not None
         cases.check_near(case, arrays.out.array, arrays)
 
 
 @unit
 @BOTH
-def test_the_sweep_has_everything(rung: ModuleType) -> None:
-    found = CASES[f"sm_{rung.MINIMUM_ARCH}"]
+def test_the_sweep_has_everything(variant: ModuleType) -> None:
+    found = CASES[f"sm_{variant.MINIMUM_ARCH}"]
     settings = {setting for case in found for setting in case.settings}
     wanted = {setting for detail in (*DETAILS, *WHOLE) for setting in detail.items()}
-    if rung is gemm_sm70:
+    if variant is gemm_sm70:
         wanted.remove(("layout", "padded"))
     assert wanted <= settings
     assert {(x.a_order, x.b_order) for x in found} == set(product(("rows", "columns"), repeat=2))
@@ -304,7 +308,7 @@ def test_the_sweep_has_everything(rung: ModuleType) -> None:
 @pytest.mark.parametrize("b_order", ["rows", "columns"])
 @pytest.mark.parametrize("a_order", ["rows", "columns"])
 def test_no_bank_conflicts(
-    rung: ModuleType, a_order: str, b_order: str, out: str, accumulate: str, first: int
+    variant: ModuleType, a_order: str, b_order: str, out: str, accumulate: str, first: int
 ) -> None:
     """None in the main loop; in the epilogue of fp16 no more than two words of a bank at a time."""
     for shape in SHAPES[first::3]:
@@ -313,14 +317,14 @@ def test_no_bank_conflicts(
             60, 120, 100, "f16", out, a_order=a_order, b_order=b_order, a_layout="aligned 16",
             b_layout="aligned 16", settings=settings,
         )  # fmt: skip
-        place = Profiler(f"sm_{rung.MINIMUM_ARCH}")
-        _, config = launch(rung, case, place)
+        place = Profiler(f"sm_{variant.MINIMUM_ARCH}")
+        _, config = launch(variant, case, place)
         if any(getattr(config, key) != value for key, value in settings):
             continue
         banks = place.kernel.profile.banks
         epilogue = [use for use in banks if use.origin.startswith("ptx/lib/gemm.ptx")]
         loop = [use for use in banks if use not in epilogue]
-        reads = "ldmatrix" if rung is gemm_sm75 else "ld.shared.v4"
+        reads = "ldmatrix" if variant is gemm_sm75 else "ld.shared.v4"
         assert {use.opcode.startswith(reads) for use in loop} == {True, False}
         worse = [use for use in (banks if out == "f32" else loop) if use.conflicts]
         worse += [use for use in epilogue if use.wavefronts > 2 * use.ideal]
@@ -353,10 +357,10 @@ KINDS = (
 """Of each a kernel that a call can get."""
 
 
-def shipped(rung: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
+def shipped(variant: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
     limits = architecture(arch)
-    whole = [config for config, _ in rung.candidates(problem) if not config.split]
-    return (x for x in whole if not rung.violations(x, limits, problem))
+    whole = [config for config, _ in variant.candidates(problem) if not config.split]
+    return (x for x in whole if not variant.violations(x, limits, problem))
 
 
 @unit
@@ -371,12 +375,14 @@ def shipped(rung: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
         ("sm_90", 4),
     ],
 )
-def test_what_ships_does_not_spill(rung: ModuleType, arch: str, kind: int) -> None:
-    offered = list(shipped(rung, KINDS[kind], arch))
+def test_what_ships_does_not_spill(variant: ModuleType, arch: str, kind: int) -> None:
+    offered = list(shipped(variant, KINDS[kind], arch))
     assert len(offered) >= 3
     for config in offered:
-        for roomy in rung.roomier(config):
-            found = assemble(render(rung.NAME, rung.values(roomy)), arch, cache=None).resources
+        for roomy in variant.spill_fallbacks(config):
+            found = assemble(
+                render(variant.NAME, variant.values(roomy)), arch, cache=None
+            ).resources
             if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
                 assert found.registers * config.threads * roomy.min_blocks <= 65536
                 assert (found.static_shared, found.barriers) == (0, 1)
@@ -387,34 +393,34 @@ def test_what_ships_does_not_spill(rung: ModuleType, arch: str, kind: int) -> No
 
 @unit
 def test_split_sums_do_not_spill() -> None:
-    for arch, rung in RUNGS.items():
-        for config in shipped(rung, KINDS[1], arch):
-            kernel = render(rung.NAME, rung.values(replace(config, splits=2)))
+    for arch, variant in VARIANTS.items():
+        for config in shipped(variant, KINDS[1], arch):
+            kernel = render(variant.NAME, variant.values(replace(config, splits=2)))
             found = assemble(kernel, "sm_75", cache=None).resources
             assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), config
 
 
 @unit
 @BOTH
-def test_the_target_is_the_rung_s_own(rung: ModuleType) -> None:
+def test_the_target_is_the_variant_s_own(variant: ModuleType) -> None:
     """The executor of that architecture refuses what is newer; so it does in the sweep."""
-    text = render(rung.NAME, rung.values(rung.SHAPES[0].config(KINDS[1]))).text
-    assert f".target sm_{rung.MINIMUM_ARCH}\n" in text
-    assert ".version 6.5\n" in text if rung is gemm_sm75 else ".version 6.4\n" in text
+    text = render(variant.NAME, variant.values(variant.SHAPES[0].config(KINDS[1]))).text
+    assert f".target sm_{variant.MINIMUM_ARCH}\n" in text
+    assert ".version 6.5\n" in text if variant is gemm_sm75 else ".version 6.4\n" in text
     assert "cp.async" not in text
-    assert ("ldmatrix" in text) == (rung is gemm_sm75)
+    assert ("ldmatrix" in text) == (variant is gemm_sm75)
 
 
 @unit
 @BOTH
-def test_the_machine_code_has_what_the_ledger_says(rung: ModuleType, tmp_path: Path) -> None:
-    config = replace(rung.SHAPES[2].config(KINDS[0]), clear="none")
-    kernel = render(rung.NAME, rung.values(config))
+def test_the_machine_code_has_what_the_ledger_says(variant: ModuleType, tmp_path: Path) -> None:
+    config = replace(variant.SHAPES[2].config(KINDS[0]), clear="none")
+    kernel = render(variant.NAME, variant.values(config))
     mma, reads, copies = map(int, re.findall(r"//   [^\n]* = (\d+) \* \d clocks", kernel.text))
     found = opcodes(assemble(kernel, "sm_75", cache=None).code, tmp_path)
     epilogue = len(config.d_tile.row_offsets) * config.slabs
     # Twice: the laps that copy, and the last one; with the first fragments, and the first tile.
-    if rung is gemm_sm75:
+    if variant is gemm_sm75:
         assert found["HMMA.1688"] == 2 * mma
         assert found["LDSM.16"] == 2 * reads
         assert found["LDS.U"] == epilogue
@@ -442,11 +448,11 @@ def test_the_machine_code_has_what_the_ledger_says(rung: ModuleType, tmp_path: P
         (dict(block_m=256, block_n=256, block_k=64), "bytes of shared memory; a block of sm_"),
     ],
 )
-def test_each_constraint(rung: ModuleType, changes: dict[str, Any], reason: str) -> None:
-    arch = architecture(f"sm_{rung.MINIMUM_ARCH}")
-    base = rung.SHAPES[2].config(KINDS[0])
-    assert not rung.violations(base, arch, KINDS[0])
-    (found,) = rung.violations(replace(base, **changes), arch)
+def test_each_constraint(variant: ModuleType, changes: dict[str, Any], reason: str) -> None:
+    arch = architecture(f"sm_{variant.MINIMUM_ARCH}")
+    base = variant.SHAPES[2].config(KINDS[0])
+    assert not variant.violations(base, arch, KINDS[0])
+    (found,) = variant.violations(replace(base, **changes), arch)
     assert reason in found
 
 
@@ -464,18 +470,18 @@ def test_the_architecture_is_a_constraint() -> None:
 
 @unit
 @BOTH
-def test_the_choice_is_legal_and_fills_the_device(rung: ModuleType) -> None:
-    arch = architecture(f"sm_{rung.MINIMUM_ARCH}")
+def test_the_choice_is_legal_and_fills_the_device(variant: ModuleType) -> None:
+    arch = architecture(f"sm_{variant.MINIMUM_ARCH}")
     for problem in (
         *KINDS,
         Problem(1, 4096, 4096, 4096, "f16", "f16"),
         Problem(1, 64, 64, 8192, "f16", "f32"),
         Problem(200, 40, 40, 40, "f16", "f16"),
     ):
-        chosen = rung.choose(problem, arch)
-        assert not rung.violations(chosen, arch, problem)
-    assert rung.choose(Problem(1, 4096, 4096, 4096, "f16", "f16"), arch).block_m >= 128
-    assert rung.choose(Problem(1, 64, 64, 8192, "f16", "f32"), arch).splits > 4
-    assert rung.choose(Problem(200, 40, 40, 40, "f16", "f16"), arch).block_m == 64
-    with pytest.raises(ValueError, match=f"(?s){rung.NAME} has no.* bf16 needs sm_80"):
-        rung.choose(Problem(1, 64, 64, 64, "bf16", "bf16"), arch)
+        chosen = variant.choose(problem, arch)
+        assert not variant.violations(chosen, arch, problem)
+    assert variant.choose(Problem(1, 4096, 4096, 4096, "f16", "f16"), arch).block_m >= 128
+    assert variant.choose(Problem(1, 64, 64, 8192, "f16", "f32"), arch).splits > 4
+    assert variant.choose(Problem(200, 40, 40, 40, "f16", "f16"), arch).block_m == 64
+    with pytest.raises(ValueError, match=f"(?s){variant.NAME} has no.* bf16 needs sm_80"):
+        variant.choose(Problem(1, 64, 64, 64, "bf16", "bf16"), arch)

@@ -34,8 +34,8 @@ from cuevo.kernels import evoformer_backward_sm80 as sm80
 from cuevo.kernels.backward import Problem, padded
 from cuevo.kernels.backward_pipelined import PipelinedConfig
 from cuevo.ops import backward_plan
-from cuevo.ops.backward_plan import RUNGS, Wanted, make_plan
-from cuevo.ops.dispatch import ENVIRONMENT, rung
+from cuevo.ops.backward_plan import VARIANTS, Wanted, make_plan
+from cuevo.ops.dispatch import ENVIRONMENT, dispatch
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
@@ -47,9 +47,9 @@ gpu = pytest.mark.gpu
 
 LOWER = (sm75, sm70)
 OWN = {sm75: "sm_75", sm70: "sm_70"}
-"""The architecture that a rung is for."""
+"""The architecture that a variant is for."""
 HEAD_DIMS = tuple(range(8, 129, 8))
-each_rung = pytest.mark.parametrize("lower", LOWER, ids=lambda each: each.NAME[-4:])
+each_variant = pytest.mark.parametrize("lower", LOWER, ids=lambda each: each.NAME[-4:])
 
 
 def label(x: Any) -> str:
@@ -105,9 +105,9 @@ LIGHT = tuple(
     if WHOLE
     or case.batch * case.rows * case.heads * case.queries * case.keys * case.head_dim <= 1_000_000
 )
-"""What a rung takes half a second for."""
-# Each rung meets others of the cases, enough on its own architecture, some on a newer one. The kind
-# of values matters to the body, which the rungs share.
+"""What a variant takes half a second for."""
+# Each variant meets others of the cases, enough on its own architecture, some on a newer one. The
+# kind of values matters to the body, which the variants share.
 SM70_TRAITS = (*("head_dim", "layout", "mask", "pair", "pair_layout"), "dout_layout", "scale")
 SWEEP = [
     (lower, replace(case, arch=arch))
@@ -128,7 +128,7 @@ def test_the_sweep(lower: ModuleType, case: BackwardCase) -> None:
 
 
 @gpu
-@each_rung
+@each_variant
 @pytest.mark.parametrize("case", HALVES, ids=name)
 def test_the_sweep_on_a_gpu(
     executor: DriverExecutor, lower: ModuleType, case: BackwardCase
@@ -140,7 +140,7 @@ def test_the_sweep_on_a_gpu(
 
 
 @unit
-@each_rung
+@each_variant
 def test_the_sweep_has_everything(lower: ModuleType) -> None:
     found = [case for each, case in SWEEP if each is lower and case.arch == OWN[lower]]
     assert len(found) > 15
@@ -169,7 +169,7 @@ SUBSETS = [
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("groups", [1, 3, 7])
 def test_rows_in_chunks(lower: ModuleType, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """7 rows: a last chunk of fewer."""
@@ -181,7 +181,7 @@ def test_rows_in_chunks(lower: ModuleType, groups: int, monkeypatch: pytest.Monk
 
 
 @kernel
-@each_rung
+@each_variant
 def test_every_set_of_gradients(lower: ModuleType) -> None:
     """Each gradient has the same bits as among all of them."""
     case = replace(WIDE, queries=24, keys=37, rows=2, heads=1, arch=OWN[lower])
@@ -193,7 +193,7 @@ def test_every_set_of_gradients(lower: ModuleType) -> None:
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("layout", GRAD_LAYOUTS)
 def test_gradients_of_any_strides(
     lower: ModuleType, layout: str, monkeypatch: pytest.MonkeyPatch
@@ -215,7 +215,7 @@ def test_gradients_of_any_strides(
 
 
 @kernel
-@each_rung
+@each_variant
 def test_how_arrays_lie_in_memory_changes_no_bit(lower: ModuleType) -> None:
     """Only the tiling decides the order of the sums."""
     found = []
@@ -229,7 +229,7 @@ def test_how_arrays_lie_in_memory_changes_no_bit(lower: ModuleType) -> None:
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("block_own", [16, 32, 64, 128])
 def test_every_tiling(lower: ModuleType, block_own: int) -> None:
     if block_own < lower.Config(head_dim=8).warp_own:
@@ -245,7 +245,7 @@ def test_every_tiling(lower: ModuleType, block_own: int) -> None:
 
 
 @gpu
-@each_rung
+@each_variant
 @pytest.mark.parametrize(("batch", "rows"), [(1, 70000), (70000, 1)], ids=str)
 def test_more_rows_than_a_grid_axis_has(
     executor: DriverExecutor, lower: ModuleType, batch: int, rows: int
@@ -255,7 +255,7 @@ def test_more_rows_than_a_grid_axis_has(
     run_on_gpu(lower, case, executor)
 
 
-# -- The ladder ------------------------------------------------------------------------------------
+# -- Dispatch ------------------------------------------------------------------------------------
 
 HALF = Problem(1, 2, 2, 100, 128, 16, "f16", "f16", "f16", side="queries", sums=True)
 
@@ -265,22 +265,22 @@ HALF = Problem(1, 2, 2, 100, 128, 16, "f16", "f16", "f16", side="queries", sums=
     ("arch", "expected"),
     [("sm_70", sm70), ("sm_72", sm70), ("sm_75", sm75), ("sm_80", sm80), ("sm_90", sm80)],
 )
-def test_the_highest_rung_that_the_device_has_wins(arch: str, expected: object) -> None:
-    assert rung(RUNGS, HALF, architecture(arch)) is expected
+def test_the_highest_variant_that_the_device_has_wins(arch: str, expected: object) -> None:
+    assert dispatch(VARIANTS, HALF, architecture(arch)) is expected
     for dtype in ("bf16", "f16"):
         problem = replace(HALF, dtype=dtype, pair=dtype, mask="none", side="keys", sums=False)
         if dtype == "f16" or expected is sm80:
-            assert rung(RUNGS, problem, architecture(arch)) is expected
+            assert dispatch(VARIANTS, problem, architecture(arch)) is expected
             continue
         with pytest.raises(ValueError, match=r"no kernel serves Problem\(") as caught:
-            rung(RUNGS, problem, architecture(arch))
+            dispatch(VARIANTS, problem, architecture(arch))
         for line in str(caught.value).split("\n")[2:]:
             assert "bf16 needs the tensor cores of sm_80 or later" in line
             assert "takes q, k, v, dout and 16-bit biases in float16" in line
 
 
 @kernel
-@pytest.mark.parametrize("each", RUNGS, ids=lambda each: each.NAME[-4:])
+@pytest.mark.parametrize("each", VARIANTS, ids=lambda each: each.NAME[-4:])
 def test_calls_on_every_architecture_and_with_the_environment(
     each: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +297,7 @@ def test_calls_on_every_architecture_and_with_the_environment(
 
 
 @unit
-def test_a_rung_for_each_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_for_each_side(monkeypatch: pytest.MonkeyPatch) -> None:
     case = BackwardCase("f16", 16, 20, 33)
     _, call = arguments(case)
     place = Recorder("sm_90")
@@ -322,7 +322,7 @@ class Profiler(SimExecutor):
 
 
 @kernel
-@each_rung
+@each_variant
 @pytest.mark.parametrize("head_dim", [8, 24, 32, 40, 64, 96, 104])
 def test_fragments_are_read_without_bank_conflicts(lower: ModuleType, head_dim: int) -> None:
     """Walked tiles both ways, too."""
@@ -370,7 +370,7 @@ def problems(head_dim: int) -> list[Problem]:
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize(
     ("arch", "head_dim"),
     [*(("sm_75", d) for d in (8, 32, 64, 96, 128)), ("sm_90", 32)],
@@ -423,7 +423,7 @@ def base(lower: ModuleType) -> Any:
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize("arch", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
 def test_what_is_chosen_is_legal(lower: ModuleType, arch: str) -> None:
     limits = architecture(arch)
@@ -450,7 +450,7 @@ def test_what_is_chosen_is_legal(lower: ModuleType, arch: str) -> None:
 
 
 @unit
-@each_rung
+@each_variant
 def test_large_problems_get_larger_tiles_than_small_ones(lower: ModuleType) -> None:
     limits = architecture(OWN[lower])
     small = lower.choose(replace(PROBLEM, rows=1, queries=16, keys=16), limits)
@@ -490,7 +490,7 @@ def test_each_constraint(
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize(
     ("config", "problem", "reason"),
     [
@@ -525,18 +525,18 @@ def test_each_constraint_of_a_problem(
 
 
 @unit
-@each_rung
+@each_variant
 def test_fields_have_their_types_and_registers_their_room(lower: ModuleType) -> None:
     with pytest.raises(TypeError, match="block_own: expected int; got '32'"):
         lower.Config(head_dim=32, block_own="32")
     config = lower.Config(head_dim=32, min_blocks=3)
-    assert [each.min_blocks for each in lower.roomier(config)] == [3, 2, 1]
+    assert [each.min_blocks for each in lower.spill_fallbacks(config)] == [3, 2, 1]
 
 
 @unit
-@each_rung
+@each_variant
 @pytest.mark.parametrize("side", ["keys", "queries"])
-def test_the_parameter_block_is_that_of_the_highest_rung(lower: ModuleType, side: str) -> None:
+def test_the_parameter_block_is_that_of_the_highest_variant(lower: ModuleType, side: str) -> None:
     """Only what follows from the tiling differs."""
     case = replace(WIDE, head_dim=32, scale=-0.5)
     inputs = cases.make(case)
