@@ -1,0 +1,61 @@
+"""tools/compare.py: two checkouts in one process, and what is said of their results."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.host_backend import HostBackend
+
+import compare
+import cuevo
+from workloads import Workload
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this one, whose products are the negative of what they should be."""
+    folder = tmp_path_factory.mktemp("other")
+    for name in ("cuevo", "ptx"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    face = folder / "cuevo" / "__init__.py"
+    negative = "_gemm = gemm\ndef gemm(a, b, **more):\n    return _gemm(a, b, alpha=-1, **more)\n"
+    face.write_text(face.read_text(encoding="utf-8") + negative, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.unit
+def test_two_packages_of_one_name(checkout: Path) -> None:
+    before = {name for name in sys.modules if name.startswith("cuevo")}
+    other = compare.Checkout(checkout).package
+    assert Path(str(other.__file__)).parent == checkout / "cuevo"
+    assert other.attention is not cuevo.attention
+    assert sys.modules["cuevo"] is cuevo
+    assert {name for name in sys.modules if name.startswith("cuevo")} == before
+    assert str(checkout) not in sys.path
+
+
+@pytest.mark.unit
+def test_a_folder_that_holds_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no cuevo"):
+        compare.Checkout(tmp_path)
+    assert sys.modules["cuevo"] is cuevo
+
+
+@pytest.mark.kernel
+def test_a_difference_is_seen(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(compare, "REPEATS", 1)
+    monkeypatch.setattr(compare, "HOST_CALLS", 1)
+    monkeypatch.setattr(compare, "INPUT_SETS", 1)
+    monkeypatch.setattr(compare, "FORWARD", (Workload(1, 1, 16, 8),))
+    monkeypatch.setattr(compare, "BACKWARD", ())
+    monkeypatch.setattr(compare, "PRODUCTS", ((16, 16, 16),))
+    assert compare.main([str(checkout)]) == 1
+    forward, product = capsys.readouterr().out.splitlines()[-2:]
+    assert "forward 1,1,16,8" in forward and forward.rstrip(" |").endswith("yes")
+    assert "product 16,16,16" in product and product.rstrip(" |").endswith("NO")
