@@ -135,7 +135,9 @@ def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
         indices = places(mask)
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
-        machine.causality.check_told(indices[lanes], BYTES, machine.causality.warp_of_lane[lanes])
+        machine.happens_before.check_told(
+            indices[lanes], BYTES, machine.happens_before.warp_of_lane[lanes]
+        )
         return found
 
     return slots
@@ -195,7 +197,7 @@ def tell(
             unit = shared.in_block_of_rank(mbarriers.unit_of(slot), BYTES, rank)
             machine.require_running(np.array(shared.block_of(unit, BYTES)), lanes)
             there = mbarriers.slot_of_unit(unit, lanes)
-            machine.causality.check_told(np.array([unit]), BYTES, np.array([thread[1]]))
+            machine.happens_before.check_told(np.array([unit]), BYTES, np.array([thread[1]]))
             machine.async_copies.load(units + move, values, there, thread[1])
 
 

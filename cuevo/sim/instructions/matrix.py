@@ -35,8 +35,8 @@ from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_ac
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
-from cuevo.sim.machine.fragments import elements, matrix_of, registers_of
 from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.fragments import elements, matrix_of, registers_of
 from cuevo.sim.text.syntax import Operand
 from cuevo.sim.text.types import TYPES, ScalarType
 

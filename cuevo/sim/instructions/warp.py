@@ -214,7 +214,7 @@ def fence_proxy(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
     if m["space"] == "global":
         return lambda mask: None
-    return lambda mask: machine.causality.fence_proxy(mask)
+    return lambda mask: machine.happens_before.fence_proxy(mask)
 
 
 def fence_init(b: Binder, m: Modifiers) -> Step:
@@ -223,7 +223,7 @@ def fence_init(b: Binder, m: Modifiers) -> Step:
 
     def step(mask: Mask) -> None:
         if machine.asynchronous:
-            machine.causality.fence_proxy(mask, machine.mbarriers.words())
+            machine.happens_before.fence_proxy(mask, machine.mbarriers.words())
 
     return step
 

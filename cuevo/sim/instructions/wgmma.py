@@ -18,9 +18,9 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.matrix import whole_warps
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.machine.fragments import matrix_of
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.machine.wgmma_operands import Read, read_matrix
+from cuevo.sim.memory.fragments import matrix_of
 from cuevo.sim.text.syntax import IntegerOperand, Operand, RegisterOperand, VectorOperand
 from cuevo.sim.text.types import TYPES
 

@@ -32,7 +32,7 @@ from cuevo.sim.memory.reductions import Reductions
 _WORD = 4
 
 
-class Causality:
+class HappensBefore:
     """The clocks of `blocks` blocks, each with `stride` bytes of storage; `warp_in_block` has a
     number for each warp. The warps of a `cluster` of blocks may all know of one another. It stands
     in for `Races`.

@@ -7,17 +7,19 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import Causality, join
+from cuevo.sim.memory.happens_before import HappensBefore, join
 from cuevo.sim.sync.flow import Flow
 
 
 class ClusterBarrier:
     """Of a chunk of blocks whose warps are in the clusters that `cluster_of_warp` says."""
 
-    def __init__(self, cluster_of_warp: AnyArray, flow: Flow, causality: Causality) -> None:
+    def __init__(
+        self, cluster_of_warp: AnyArray, flow: Flow, happens_before: HappensBefore
+    ) -> None:
         self._cluster = cluster_of_warp
         self._clusters = int(cluster_of_warp[-1]) + 1
-        self._flow, self._causality = flow, causality
+        self._flow, self._happens_before = flow, happens_before
         self.reset()
 
     def reset(self) -> None:
@@ -42,7 +44,7 @@ class ClusterBarrier:
         np.copyto(self._phase_of_lane, phases, where=lanes)
         if releases:
             warps = np.flatnonzero(lanes.any(axis=0))
-            known = self._causality.release(warps)
+            known = self._happens_before.release(warps)
             self._known = _wide(self._known, known.shape[1])
             join(self._known, self._cluster[warps], known)
         self.complete()
@@ -85,7 +87,7 @@ class ClusterBarrier:
             self._waits &= ~lanes
             self._arrived &= ~lanes
             warps = np.flatnonzero(lanes.any(axis=0))
-            self._causality.acquire(warps, self._released[self._cluster[warps]])
+            self._happens_before.acquire(warps, self._released[self._cluster[warps]])
             self._flow.wake(lanes)
 
 

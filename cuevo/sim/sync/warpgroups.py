@@ -9,17 +9,15 @@ executions of wgmma.fence: a register is fenced if it was touched before the las
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cuevo.layouts import Fragment
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.faults import Fault
-from cuevo.sim.machine.fragments import matrix_of, registers_of
-
-if TYPE_CHECKING:
-    from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.fragments import matrix_of, registers_of
+from cuevo.sim.memory.shared_memory import SharedMemory
+from cuevo.sim.sync.flow import Flow
 
 WARPS = 4
 """In a warpgroup."""
@@ -133,14 +131,23 @@ class _Agreement:
 
 
 class Warpgroups:
-    """The wgmma of the warps of `machine`."""
+    """The wgmma of a chunk's warps. `warpgroup_of_warp` numbers the warpgroups, in ascending order;
+    `register_names` are those of the function's registers, by slot.
+    """
 
     _NUMBERS = ("instruction", "descriptor of A", "descriptor of B", "scale-d")
 
-    def __init__(self, machine: "Machine") -> None:
-        self._machine = machine
-        warps = machine.warps
-        self._names = [register.name for register in machine.function.registers]
+    def __init__(
+        self,
+        flow: Flow,
+        shared: SharedMemory,
+        warpgroup_of_warp: AnyArray,
+        register_names: Sequence[str],
+    ) -> None:
+        self._flow, self._shared = flow, shared
+        self._warpgroup = warpgroup_of_warp
+        self._names = register_names
+        warps = warpgroup_of_warp.size
         shape = len(self._names), warps
         self._group = np.zeros(warps, np.int64)
         """Groups that each warp has committed."""
@@ -154,12 +161,10 @@ class Warpgroups:
         self._used = np.zeros(shape, np.int32)
         self._busy = np.zeros(shape, np.int32)
         self._role = np.zeros(shape, np.int32)
-        in_block = -(-machine.geometry.warps // WARPS)
-        self._warpgroup = machine.block_of_warp * in_block + machine.warp_in_block // WARPS
         self._agreement = _Agreement(self._warpgroup, len(self._NUMBERS))
         self._accumulators: dict[tuple[object, ...], Accumulators] = {}
         self._reads: list[_Read] = []
-        machine.flow.on_exit = self._check_exit
+        flow.on_exit = self._check_exit
 
     def reset(self) -> None:
         for state in (self._group, self._retired, self._last, self._fences):
@@ -202,7 +207,7 @@ class Warpgroups:
             done = read.warps & (read.until <= self._retired)
             if done.any():
                 own = np.repeat(np.flatnonzero(done), len(read.indices))
-                self._machine.shared.end_async_read(read.indices[:, done].T.ravel(), own)
+                self._shared.end_async_read(read.indices[:, done].T.ravel(), own)
                 read.warps &= ~done
             if read.warps.any():
                 left.append(read)
@@ -214,7 +219,7 @@ class Warpgroups:
         A warp may be ahead of the others: whoever comes later is compared with it.
         """
         newly = self._agreement.position[warps] == self._agreement.length()[warps]
-        whole = self._machine.flow.alive.all(axis=0)
+        whole = self._flow.alive.all(axis=0)
         present = np.bincount(self._warpgroup, whole)[self._warpgroup[warps]]
         if (newly & (present != WARPS)).any():
             alone = newly & (present != WARPS)
@@ -304,7 +309,7 @@ class Warpgroups:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _check_exit(self, mask: Mask) -> None:
-        leaving = self._machine.flow.alive if mask is None else mask
+        leaving = self._flow.alive if mask is None else mask
         warps = leaving.any(axis=0)
         open_ones = warps & (self._last > self._retired)
         if open_ones.any():
@@ -330,6 +335,6 @@ class Warpgroups:
 
     def _lanes_of(self, warps: AnyArray) -> AnyArray:
         """The lanes of the warps of these numbers."""
-        lanes = np.zeros(self._machine.shape, np.bool_)
+        lanes = np.zeros((32, self._group.size), np.bool_)
         lanes[:, warps] = True
         return lanes
