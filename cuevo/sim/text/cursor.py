@@ -37,6 +37,13 @@ class Cursor:
         self.position = position
         self.token = self._tokens[position]
 
+    def change_stream(self, stream: list[Token], position: int) -> tuple[list[Token], int]:
+        """Go on in another stream of tokens; returns the present one and the place there."""
+        left = self._tokens, self.position
+        self._tokens = stream
+        self.go_to(position)
+        return left
+
     @property
     def following(self) -> Token:
         """The token after the next one."""

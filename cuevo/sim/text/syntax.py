@@ -1,8 +1,24 @@
 """What the parser makes of PTX text."""
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from cuevo.sim.text.types import ScalarType
+
+SPECIAL_REGISTERS = frozenset(
+    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
+    + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
+    + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
+    + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
+    + [
+        f"%{name}.{axis}"
+        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+        for axis in "xyz"
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -143,8 +159,7 @@ class Subroutine:
     parameters: tuple[Register | Variable, ...]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     opcode: str
     """As written, modifiers included: ``ld.global.v4.b32``."""
     operands: tuple[Operand, ...]
@@ -153,6 +168,61 @@ class Instruction:
     """Line of the text where it begins, counted from 1."""
     subroutine: str = ""
     """The ``.func`` that it is in; "" in the entry's own body."""
+    pattern: "Pattern | None" = None
+    """Shared by all instructions that differ from this one in nothing but registers; only those on
+    registers and constants have one.
+    """
+    registers: "Registers" = ()
+    """Those of its pattern, by place."""
+
+
+Registers = Sequence[RegisterOperand]
+
+
+class Pattern:
+    """An instruction on registers and constants, for any registers of its types.
+
+    The registers of `instruction` have their place as their slot.
+    """
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.notes: dict[Hashable, Any] = {}
+        """What others have found out about it."""
+        self._opcode = instruction.opcode
+        self._operands = [_filler(operand) for operand in instruction.operands]
+        self._guard = _filler(instruction.guard) if instruction.guard is not None else None
+
+    def on(self, registers: Registers, line: int, subroutine: str) -> Instruction:
+        """The instruction on these registers."""
+        operands = tuple([fill(registers) for fill in self._operands])
+        guard = self._guard(registers) if self._guard is not None else None
+        return Instruction(self._opcode, operands, guard, line, subroutine, self, registers)
+
+
+def _filler(operand: Operand) -> Callable[[Registers], Any]:
+    """A function of registers that has them at the places that are the slots in `operand`."""
+    match operand:
+        case RegisterOperand(register, negated):
+            place = register.slot
+            if negated:
+                return lambda registers: RegisterOperand(registers[place].register, True)
+            return itemgetter(place)
+        case VectorOperand(elements):
+            fillers = [_filler(each) for each in elements]
+            return lambda registers: VectorOperand(tuple([fill(registers) for fill in fillers]))
+        case PairOperand(first, second):
+            one, other = _filler(first), _filler(second)
+            return lambda registers: PairOperand(one(registers), other(registers))
+        case AddressOperand(RegisterOperand() as base, offset, ()):
+            start = base.register.slot
+            return lambda registers: AddressOperand(registers[start], offset)
+        case AddressOperand(base, offset, coordinates):
+            origin = _filler(base) if base is not None else lambda registers: None
+            rest = [_filler(each) for each in coordinates]
+            return lambda registers: AddressOperand(
+                origin(registers), offset, tuple([fill(registers) for fill in rest])
+            )
+    return lambda registers: operand
 
 
 @dataclass

@@ -8,9 +8,11 @@ import numpy as np
 from cuevo.sim.aliases import AnyDType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalarType:
-    """A fundamental type of PTX, or a packed one that instructions take (``f16x2``)."""
+    """A fundamental type of PTX, or a packed one that instructions take (``f16x2``); one of each is
+    in `TYPES`.
+    """
 
     name: str
     bits: int
