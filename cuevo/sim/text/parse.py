@@ -33,13 +33,18 @@ def parse(text: str) -> Module:
     """Parse a PTX module. Raises `PtxError`, with the line, for what is no PTX or is not
     supported.
     """
-    try:
-        # Here a token may be a statement; most of them have been seen before.
-        return _Parser(list(condensed(text)) if "/*" not in text else tokens(text)).module()
-    except PtxError:
-        pass
+    if "/*" not in text:
+        try:
+            return parse_tokens(list(condensed(text)))
+        except PtxError:
+            pass
     # What is wrong, and at which line, is said of single tokens.
-    return _Parser(tokens(text)).module()
+    return parse_tokens(tokens(text))
+
+
+def parse_tokens(stream: list[Token]) -> Module:
+    """As `parse`, of all tokens or of `condensed` ones."""
+    return _Parser(stream).module()
 
 
 class _Parser(OperandReader):
