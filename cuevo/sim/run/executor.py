@@ -1,7 +1,9 @@
 """The CPU executor: rendered PTX, run by NumPy and checked on the way."""
 
+import gc
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -71,7 +73,8 @@ class SimExecutor:
         does not have.
         """
         key = (kernel.describe(), kernel.text)
-        return self._kernels.get(key, lambda: self._prepare(kernel))
+        with _uncollected():
+            return self._kernels.get(key, lambda: self._prepare(kernel))
 
     def _prepare(self, kernel: KernelText) -> "LoadedKernel":
         try:
@@ -103,6 +106,20 @@ class SimExecutor:
     ) -> "LoadedKernel":
         """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
         return self.load(_PlainText(name, text, origin or (lambda line: None)))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: a kernel is some ten thousand objects, all of which stay, and the
+    collector would go through all of the process several times to find that out.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Kept(Generic[_T]):

@@ -6,7 +6,7 @@ and all that is left to do for an instruction are the registers that its names s
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from cuevo.sim.faults import PtxError
@@ -33,35 +33,51 @@ _NOT_PLAIN = frozenset(("bra", "brx", "call", "addc", "subc", "madc"))
 
 
 class Statement:
-    """A line that is one instruction, of which nothing is known but its tokens."""
+    """A line that is one instruction, of which nothing is known but its tokens; `names` are the
+    words among them that may be registers, each once.
+    """
 
     def __init__(self, found: tuple[Token, ...], names: tuple[str, ...]) -> None:
-        self.tokens = found
+        self._tokens = found
         self.names = names
-        """Words that may be registers, each once."""
         self._patterns: dict[tuple[ScalarType, ...], Pattern | None] = {}
 
     def pattern(self, types: tuple[ScalarType, ...]) -> Pattern | None:
         """The instruction, its names being registers of these types; None if it is wrong then."""
         if types not in self._patterns:
-            self._patterns[types] = self._read(types)
+            places = {name: _place(index) for index, name in enumerate(self.names)}
+            shape = tuple((kind, places.get(text, text)) for kind, text, _ in self._tokens)
+            self._patterns[types] = _pattern(shape, types)
         return self._patterns[types]
 
     def at_line(self, line: int) -> list[Token]:
         """Its tokens, and an end behind them."""
-        return [*(Token(kind, text, line) for kind, text, _ in self.tokens), Token("end", "", line)]
+        return _at_line(((kind, text) for kind, text, _ in self._tokens), line)
 
-    def _read(self, types: tuple[ScalarType, ...]) -> Pattern | None:
-        reader = OperandReader(self.at_line(0))
-        for place, (name, scalar) in enumerate(zip(self.names, types, strict=True)):
-            reader.declare(name, RegisterOperand(Register(name, scalar, place)), 0)
-        try:
-            guard, opcode = reader.guard(), reader.kind("word").text
-            operands = reader.operands()
-            reader.end()
-        except PtxError:
-            return None
-        return Pattern(Instruction(opcode, operands, guard, 0))
+
+def _place(index: int) -> str:
+    """What stands for a name where it does not matter; no lexer makes such a word."""
+    return f"#{index}"
+
+
+def _at_line(found: Iterable[tuple[str, str]], line: int) -> list[Token]:
+    return [*(Token(kind, text, line) for kind, text in found), Token("end", "", line)]
+
+
+@lru_cache(_LINES_KEPT)
+def _pattern(shape: tuple[tuple[str, str], ...], types: tuple[ScalarType, ...]) -> Pattern | None:
+    """What statements with other names have in common."""
+    reader = OperandReader(_at_line(shape, 0))
+    for index, scalar in enumerate(types):
+        register = Register(_place(index), scalar, index)
+        reader.declare(register.name, RegisterOperand(register), 0)
+    try:
+        guard, opcode = reader.guard(), reader.kind("word").text
+        operands = reader.operands()
+        reader.end()
+    except PtxError:
+        return None
+    return Pattern(Instruction(opcode, operands, guard, 0))
 
 
 @lru_cache(_LINES_KEPT)
@@ -79,7 +95,8 @@ def statement(line: str) -> Statement | None:
     if text.split(".")[0] in _NOT_PLAIN or ".cc." in text or not _is_balanced(found):
         return None
     words = [token.text for token in found[:opcode] + found[opcode + 1 :] if token.kind == "word"]
-    return Statement(found, tuple(dict.fromkeys(word for word in words if word not in _RESERVED)))
+    names = tuple(dict.fromkeys(word for word in words if word not in _RESERVED))
+    return Statement(found, names) if text not in names else None
 
 
 def _is_balanced(found: tuple[Token, ...]) -> bool:

@@ -145,6 +145,7 @@ def test_damaged_texts() -> None:
         "L: ret;", "ret", "ret; ret;", "bra L;", "call f, (x);", "@p bra L;", ".reg .b32 x;",
         "{ ret; }", "mov.b64 {x, y;", "mov.b32 x}, y;", "add.cc.u32 x, x, y;", "addc.u32 x, x, y;",
         '.pragma "nounroll";', "add.u32 x), (y;", "}", ";",
+        "add.u32 add.u32, x, y;",
     ],
 )  # fmt: skip
 def test_lines_that_are_more_or_less_than_a_statement(line: str) -> None:
