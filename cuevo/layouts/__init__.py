@@ -1,4 +1,4 @@
-"""Who holds which element, as data: fragments of tensor-core instructions, shared-memory swizzles,
+"""Layouts as data, who holds which element: fragments of tensor-core instructions, swizzles,
 the tiles of a threadblock.
 
 Each fact is stated here once; templates, the CPU executor, the tests and the pictures take it from

@@ -15,7 +15,7 @@ from cuevo.layouts.swizzle import SharedTile
 from cuevo.layouts.wgmma import wgmma_accumulator
 
 REGISTERS = 255
-"""What a thread can have."""
+"""Most registers of a thread."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Entry:
     form: str
     """The name; capitals stand for numbers."""
     what: str
-    """In a few words."""
+    """Description in a few words."""
     shape: str
     registers: str
-    """In a lane."""
+    """Count in a lane, as a formula of the name's numbers."""
     draw: Callable[..., Picture]
-    """Of the title and the name's numbers."""
+    """Draws the layout, given a title and the name's numbers."""
 
     def picture(self, name: str) -> Picture | None:
         """The picture of the layout `name`, None where that is no name of this form."""

@@ -18,7 +18,7 @@ WARPGROUP = 128
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """Where the elements of a matrix are: lane, register and part of a register to row and column.
+    """Places of the elements of a matrix: lane, register and part of a register to row and column.
 
     >>> row, column = LDMATRIX.rows[5, 0, 1], LDMATRIX.columns[5, 0, 1]
     >>> int(row), int(column)      # the high half of the register of lane 5
@@ -32,7 +32,7 @@ class Fragment:
     """(lanes, registers, elements in a register, low bits first); the lanes are those of a warp, or
     the threads of a warpgroup."""
     columns: Indices
-    """Like `rows`."""
+    """Columns, indexed like `rows`."""
 
     @classmethod
     def from_places(cls, name: str, rows: Indices, columns: Indices) -> Self:

@@ -26,11 +26,11 @@ class MmaShape:
     """
 
     name: str
-    """As opcodes have it: ``m16n8k16``."""
+    """Name in opcodes: ``m16n8k16``."""
     types: tuple[str, ...]
-    """Of the elements of A and B."""
+    """Types of the elements of A and B."""
     kind: str
-    """What sets it apart from other types in the same shape; "" for 16 bits."""
+    """Kind of the types, where a shape has several; "" for 16 bits."""
     a: Mapping[str, Fragment]
     """[m, k], by the order in the opcode, ``row`` or ``col``."""
     b: Mapping[str, Fragment]

@@ -128,8 +128,8 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
-    """The mbarriers that count the bytes of copies; the engine must know of their making."""
-    places, machine = access.shared_places(b, m, index, BYTES, by_engine=True), b.machine
+    """The mbarriers that count the bytes of copies; the TMA unit must know of their making."""
+    places, machine = access.shared_places(b, m, index, BYTES, by_async_unit=True), b.machine
 
     def slots(mask: Mask) -> AnyArray:
         indices = places(mask)
@@ -149,7 +149,7 @@ def runs(
     """Indices of the first units of 16 bytes of runs of shared memory, of so many bytes each; all
     of them must exist.
     """
-    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT, by_engine=True)
+    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT, by_async_unit=True)
     address, machine = b.address(b.operand(index), ".shared"), b.machine
 
     def check(count: AnyArray, mask: Mask) -> AnyArray:
@@ -183,7 +183,7 @@ def tell(
     ranks: AnyArray | None,
     reads: AnyArray | None = None,
 ) -> None:
-    """Give a load to the engine; with `ranks`, one for each of their blocks, at the same places."""
+    """Give a load to the TMA unit; with `ranks` one for each of their blocks, at the same places."""
     if ranks is None:
         machine.async_copies.load(units, values, slot, thread[1], reads)
         return

@@ -20,7 +20,7 @@ from cuevo.sim.text.types import TYPES
 
 _ROWS = 64
 _COLUMNS_AT_ONCE = 2048
-"""Of all warps: more would leave the second cache."""
+"""Columns of all warps together: more would leave the second cache."""
 
 
 def fence(b: Binder, m: Modifiers) -> Step:

@@ -38,7 +38,7 @@ class Binder:
         self.reads: set[int] = set()
         self.writes: set[int] = set()
         self.conditional: set[int] = set()
-        """Of `reads`: those that not every execution reads. The step itself looks whether they were
+        """Subset of `reads` that not every execution reads. The step itself looks whether they were
         written.
         """
         self.keeps: set[int] = set()
@@ -49,7 +49,7 @@ class Binder:
 
     @property
     def operands(self) -> int:
-        """How many there are; the table of forms has checked it."""
+        """Number of operands; the table of forms has checked it."""
         return len(self.instruction.operands)
 
     def operand(self, index: int) -> Operand:
@@ -103,7 +103,7 @@ class Binder:
         return values.view(scalar.dtype)
 
     def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
-        """Like `source`, with constants spread over all lanes."""
+        """A `source` with constants spread over all lanes."""
         array = self.source(operand, scalar)
         shape = self.machine.shape
         return array if array.shape == shape else np.broadcast_to(array, shape)

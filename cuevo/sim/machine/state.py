@@ -30,7 +30,7 @@ from cuevo.sim.text.types import TYPES
 
 LANES = 32
 MULTIPROCESSORS = 132
-"""Over which the blocks of a grid are spread, one after the other."""
+"""SMs that the blocks of a grid are spread over, one after the other."""
 _RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (16, 32, 64, 128)}}
 
 
@@ -175,14 +175,16 @@ class Machine:
         looked, self._looked = self._looked, before
         return looked != before and self.flow.wake(~self.cluster_barrier.waits)
 
-    def reach(self, indices: AnyArray, size: int, mask: Mask, *, by_engine: bool = False) -> None:
+    def reach(
+        self, indices: AnyArray, size: int, mask: Mask, *, by_async_unit: bool = False
+    ) -> None:
         """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
         not have exited, nor do so before it knows of this. Copies are counted by themselves.
         """
         blocks = indices * size // self.shared.stride
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
-        if self.asynchronous and not by_engine:
+        if self.asynchronous and not by_async_unit:
             self.happens_before.visit(blocks[lanes], self.happens_before.warp_of_lane[lanes])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
@@ -225,7 +227,7 @@ class Machine:
             self.special[name][...] = self._clock & 0xFFFFFFFF
 
     def address_of(self, variable: Variable) -> int:
-        """Where a variable begins in its state space."""
+        """Address of a variable in its state space."""
         match variable.space:
             case ".param":
                 return self.parameter_offset(variable.name)
@@ -244,7 +246,7 @@ class Machine:
         return self.flow.alive
 
     def parameter_offset(self, name: str) -> int:
-        """Where a parameter begins in the parameter block."""
+        """Offset of a parameter in the parameter block."""
         position = 0
         for variable in self.function.parameters.values():
             assert variable.size is not None

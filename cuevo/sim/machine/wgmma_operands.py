@@ -20,7 +20,7 @@ class Read(NamedTuple):
     matrix: AnyArray
     """Patterns: A as (16, depth, warps), B as (depth, rows, warps)."""
     indices: list[AnyArray]
-    """Of units of `CHUNK_BYTES`, (32, warps) each, as `SharedMemory.indices` has them."""
+    """Indices of units of `CHUNK_BYTES`, (32, warps) each, as `SharedMemory.indices` has them."""
 
 
 def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[AnyArray, AnyArray]:

@@ -66,7 +66,7 @@ class HappensBefore:
         self._reductions = Reductions(words, self._warps)
         self._clocks = np.zeros((0, 0), np.int32)
         self._visits = np.zeros((blocks, self._warps), np.int32)
-        """When each warp of a cluster has last reached into a block's memory from another one."""
+        """Time of each warp's last access to the memory of another block of its cluster."""
         self.reset()
 
     def reset(self) -> None:
@@ -98,7 +98,7 @@ class HappensBefore:
         return self._clocks.shape[1]
 
     def release(self, warps: AnyArray) -> AnyArray:
-        """What each of `warps` knows, (warps, places); what they do from now on is later."""
+        """Clocks of `warps`, (warps, places), as they release them; they do all else later."""
         known = self._clocks[warps]
         own = np.unique(warps)
         self._clocks[own, self._own[own]] += 1
@@ -137,8 +137,8 @@ class HappensBefore:
             self._order_lanes(np.flatnonzero(mask.any(axis=0)))
 
     def _order_lanes(self, warps: AnyArray) -> None:
-        """What was done before in any block's memory, by lanes of `warps` and to be simple by those
-        of their clusters' others, is ordered before what comes.
+        """Order earlier accesses to any block's memory before later ones: those by lanes of
+        `warps`, and to be simple by those of their clusters' others.
         """
         clusters = np.unique(self._block_of_warp[warps] // self._cluster)
         blocks = clusters[:, None] * self._cluster + np.arange(self._cluster)
@@ -204,7 +204,7 @@ class HappensBefore:
     def end_reduction(
         self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
     ) -> None:
-        """Those of flat `indices` are, in the name of the mbarriers whose place and time stand
+        """Reductions of flat `indices` end, in the name of the mbarriers whose place and time stand
         beside each.
         """
         words, places = _spread(indices, size, places)
@@ -242,7 +242,7 @@ class HappensBefore:
         self._check_fenced("works on", words, warps)
 
     def fence_proxy(self, mask: Mask, words: AnyArray | None = None) -> None:
-        """What the warps in `mask` have written, or know of, is for asynchronous units to see; of
+        """Make visible to asynchronous units what the warps in `mask` have written or know of, of
         `words` only, if they are given.
         """
         before = None if words is None else self._unfenced.copy()
@@ -281,15 +281,21 @@ class HappensBefore:
         self._check_fenced("writes", words, warps)
 
     def end_async_write(
-        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray, *, by_engine: bool
+        self,
+        indices: AnyArray,
+        size: int,
+        places: AnyArray,
+        times: AnyArray,
+        *,
+        by_async_unit: bool,
     ) -> None:
         """It has, in the name of the mbarrier whose place and time stand beside each. What is not
-        `by_engine` is of the generic proxy.
+        `by_async_unit` is of the generic proxy.
         """
         words, places = _spread(indices, size, places)
         _, times = _spread(indices, size, times)
         self._writer[words], self._written[words] = places, times
-        self._unfenced[words] = not by_engine
+        self._unfenced[words] = not by_async_unit
 
     # -- Inner ------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Races:
         arrived: AnyArray | None = None,
         released: AnyArray | None = None,
     ) -> None:
-        """What was done before is ordered before what comes; `blocks` marks the blocks, None for
+        """Order earlier accesses before later ones; `blocks` marks the blocks, None for
         all. Which warps arrived and which were released makes no difference here.
         """
         self._lanes.barrier(blocks)

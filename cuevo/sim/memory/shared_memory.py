@@ -24,7 +24,7 @@ _LOW = 2**RANK - 1
 _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
 _BULK = 16
-"""What bulk copies move at least, and what their addresses are multiples of."""
+"""Unit and alignment of bulk copies."""
 
 
 class SharedMemory:
@@ -54,7 +54,7 @@ class SharedMemory:
         self._base = (block_of_warp.astype(np.int64) * self.stride - WINDOW)[None, :]
         self._rank = block_of_warp % cluster
         self.window: AnyArray = (self._rank.astype(np.int64) << RANK)[None, :]
-        """What the shared addresses of each warp's own block have in common, (1, warps)."""
+        """Common upper bits of the shared addresses of each warp's own block, (1, warps)."""
         self.cluster = cluster
         if races is HappensBefore:
             self.races: Races | HappensBefore = HappensBefore(
@@ -69,7 +69,7 @@ class SharedMemory:
         """Called with the checked addresses of each access, its size and its lanes."""
 
     def units(self, size: int) -> int:
-        """How many units of `size` bytes all blocks have."""
+        """Number of units of `size` bytes of all blocks."""
         return int(self._data[size].size)
 
     def block_of(self, index: int, size: int) -> int:
@@ -77,7 +77,7 @@ class SharedMemory:
         return index * size // self.stride
 
     def offset_of(self, index: int, size: int) -> int:
-        """Where the unit is in its block's memory."""
+        """Offset of the unit in its block's memory."""
         return index * size % self.stride
 
     def reset(self) -> None:
@@ -186,7 +186,7 @@ class SharedMemory:
     ) -> None:
         """The same of copies that an mbarrier waits for; place and time as in `HappensBefore`."""
         self._state[size][indices] = _unit(size, _VALID)
-        self._happens_before.end_async_write(indices, size, places, times, by_engine=False)
+        self._happens_before.end_async_write(indices, size, places, times, by_async_unit=False)
 
     def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """Start asynchronous atomic updates of units, each byte of which must have been written."""
@@ -221,7 +221,7 @@ class SharedMemory:
         """Their data is there; place and time as `HappensBefore.end_async_write` has them."""
         self._data[_BULK][units] = values
         self._state[_BULK][units] = _unit(_BULK, _VALID)
-        self._happens_before.end_async_write(units, _BULK, places, times, by_engine=True)
+        self._happens_before.end_async_write(units, _BULK, places, times, by_async_unit=True)
 
     def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
@@ -244,7 +244,7 @@ class SharedMemory:
         self._mark(indices, 8, mask, _MBARRIER)
 
     def free_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
-        """They are ordinary memory again, of which nothing was written."""
+        """Make them ordinary memory again, of which nothing was written."""
         self.races.write(indices, 8, mask)
         self._mark(indices, 8, mask, _NEVER)
 

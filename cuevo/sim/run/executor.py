@@ -104,13 +104,13 @@ class SimExecutor:
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
     ) -> "LoadedKernel":
-        """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
+        """Load PTX text with the entry `name`; `origin` maps its lines to files."""
         return self.load(_PlainText(name, text, origin or (lambda line: None)))
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: a kernel is some ten thousand objects, all of which stay, and the
+    """Pause garbage collection: a kernel is some ten thousand objects, all of which stay, and the
     collector would go through all of the process several times to find that out.
     """
     enabled = gc.isenabled()
@@ -177,12 +177,12 @@ class LoadedKernel:
 
     @property
     def profile(self) -> Profile | None:
-        """What the last launch did; None unless the executor was made with ``profile=True``."""
+        """Counts of the last launch; None unless the executor was made with ``profile=True``."""
         return None if self._counters is None else self._counters.profile(self.kernel)
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
-        """What an assembler may fuse, so that a GPU's bits may differ from those here."""
+        """Products that an assembler may fuse with sums, so that a GPU's bits may differ."""
 
         def stated(index: int) -> tuple[str, str]:
             instruction = self._program.operations[index].instruction

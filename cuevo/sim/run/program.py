@@ -31,9 +31,9 @@ class Operation:
     reads: int
     writes: int
     conditional: int = 0
-    """Of `reads`: those that it looks after itself."""
+    """Subset of `reads` that it looks after itself."""
     keeps: int = 0
-    """Those of a wgmma."""
+    """Registers that a wgmma goes on using."""
     suspects: int = 0
     """Registers that it reads and that may not have been written."""
 
@@ -47,7 +47,7 @@ class Operation:
 
 
 class _Effects(NamedTuple):
-    """What is known of all instructions of a pattern; registers are places in it."""
+    """Facts about all instructions of a pattern; registers are places in it."""
 
     form: Form
     modifiers: Modifiers
@@ -127,7 +127,7 @@ class Program:
 
     @cached_property
     def _probe(self) -> Machine:
-        """Of one warp, to bind instructions to before there is a launch."""
+        """A machine of one warp, to bind instructions to before there is a launch."""
         return Machine(self.function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
 
     def _operation(self, instruction: Instruction) -> Operation:
@@ -141,7 +141,7 @@ class Program:
         return made
 
     def _effects(self, instruction: Instruction) -> _Effects:
-        """Of registers by place where there is a pattern, else by slot."""
+        """Effects on registers, by place where there is a pattern, else by slot."""
         pattern = instruction.pattern
         if pattern is None:
             return self._bound(instruction)
@@ -191,7 +191,7 @@ class Program:
         return [each for each in following if each < len(self.operations)]
 
     def _find_returns(self) -> dict[str, list[int]]:
-        """Where each device function may go back to."""
+        """Indices that each device function may return to."""
         found: dict[str, list[int]] = {}
         if not self.function.subroutines:
             return found

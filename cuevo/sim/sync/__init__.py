@@ -1,1 +1,1 @@
-"""Where lanes stand and wait: control flow, barriers, mbarriers, asynchronous copies, wgmma."""
+"""Control flow, and all that lanes wait for: barriers, mbarriers, asynchronous copies, wgmma."""

@@ -38,7 +38,7 @@ class _Arrival:
     known: AnyArray
     lanes: AnyArray
     issued: int
-    """How many copies had been issued."""
+    """Number of copies issued before."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Put:
 
 
 class AsyncCopies:
-    """What is under way; `shape` is (32, warps)."""
+    """Asynchronous copies and stores in flight; `shape` is (32, warps)."""
 
     def __init__(
         self,

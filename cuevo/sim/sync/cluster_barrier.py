@@ -12,7 +12,7 @@ from cuevo.sim.sync.flow import Flow
 
 
 class ClusterBarrier:
-    """Of a chunk of blocks whose warps are in the clusters that `cluster_of_warp` says."""
+    """The barriers of a chunk's clusters; `cluster_of_warp` has the cluster of each warp."""
 
     def __init__(
         self, cluster_of_warp: AnyArray, flow: Flow, happens_before: HappensBefore

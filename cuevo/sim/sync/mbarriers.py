@@ -26,7 +26,7 @@ BYTES = 8
 
 @dataclass(frozen=True)
 class Wait:
-    """What some lanes sleep for."""
+    """Phases that some lanes sleep for."""
 
     slots: AnyArray
     """(32, warps); -1 for lanes that do not."""
@@ -35,7 +35,7 @@ class Wait:
 
 
 class Mbarriers:
-    """None exist at first."""
+    """The mbarriers of a chunk; none exist at first."""
 
     def __init__(self, shared: SharedMemory, happens_before: HappensBefore, flow: Flow) -> None:
         self._shared, self._happens_before, self._flow = shared, happens_before, flow
@@ -55,9 +55,9 @@ class Mbarriers:
         self._place = np.zeros(0, np.int64)
         self._made: dict[int, int] = {}
         self._known = np.zeros((0, 0), np.int32)
-        """What is known of the present phase, and of those before."""
+        """Clocks released to the present phase, and to those before."""
         self._released = np.zeros((0, 0), np.int32)
-        """What is known by who has waited for the phase before."""
+        """Clocks acquired by those who have waited for the phase before."""
         self._wait = Wait(*(np.full(self._shape, -1, np.int64) for _ in range(3)))
 
     # -- Making and finding -----------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Mbarriers:
         return slot
 
     def unit_of(self, slot: int) -> int:
-        """Where the mbarrier is, in units of 8 bytes."""
+        """Index of the mbarrier, in units of 8 bytes."""
         return int(self._indices[slot])
 
     # -- Arriving ---------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Mbarriers:
         return phases
 
     def waits(self) -> Iterator[tuple[int, str]]:
-        """For each line at which lanes sleep, what they wait for."""
+        """Lines at which lanes sleep, and what they wait for."""
         asleep = self._flow.asleep & self._flow.alive & (self._wait.slots >= 0)
         rows = zip(
             self._wait.lines[asleep], self._wait.slots[asleep], self._wait.phases[asleep],
@@ -234,7 +234,7 @@ class Mbarriers:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _fitting(self, slots: AnyArray, each: AnyArray, lanes: AnyArray) -> AnyArray:
-        """Of `lanes` those whose arrivals the present phases have room for, in their order."""
+        """Those of `lanes` whose arrivals the present phases have room for, in their order."""
         total = np.bincount(slots[lanes], each[lanes], self._pending.size)
         if (total <= self._pending).all():
             return lanes

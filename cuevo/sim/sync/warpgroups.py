@@ -1,4 +1,4 @@
-"""What wgmma leaves open until it is waited for: accumulators, registers in use, shared memory that
+"""State of wgmma until it is waited for: accumulators, registers in use, shared memory that
 is read, and whether the warps of a warpgroup do the same.
 
 Each warp computes its 16 rows when it issues a wgmma, but its registers get the results only when
@@ -20,7 +20,7 @@ from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.flow import Flow
 
 WARPS = 4
-"""In a warpgroup."""
+"""Warps of a warpgroup."""
 _NO_ROLE, _OPERAND_A = 0, 1
 
 
@@ -38,11 +38,11 @@ class Accumulators:
         warps = registers[0].shape[1]
         self._pending = np.zeros((*fragment.shape, warps), dtype)
         self.until = np.zeros(warps, np.int64)
-        """Of each warp how many groups must be retired for its results; 0: there are none."""
+        """Groups of each warp to be retired for its results to be there; 0: there are none."""
 
     def values(self, warps: AnyArray, wanted: AnyArray) -> AnyArray:
-        """What the accumulators (rows, columns, warps) of `warps` will hold; 0 where not `wanted`,
-        a flag for each of the warps.
+        """Values that the accumulators (rows, columns, warps) of `warps` will hold; 0 where not
+        `wanted`, a flag for each of the warps.
         """
         everybody = warps.size == self.until.size
         pending = self.until[warps] > 0
@@ -91,11 +91,11 @@ class _Read:
     warps: AnyArray
     """Flags of those that have not waited for it."""
     until: AnyArray
-    """Of each warp how many groups must be retired."""
+    """Groups of each warp that must be retired."""
 
 
 class _Agreement:
-    """What the warps of each warpgroup have run, in order, as rows of numbers."""
+    """The wgmma that the warps of each warpgroup have run, in order, as rows of numbers."""
 
     _FIRST_ROOM = 64
 
@@ -108,10 +108,10 @@ class _Agreement:
         self._runs = np.zeros((self._FIRST_ROOM, *self._shape), np.uint64)
         self._length = np.zeros(self._shape[0], np.int64)
         self.position = np.zeros(self._warpgroup.size, np.int64)
-        """How many each warp has run."""
+        """Number that each warp has run."""
 
     def length(self) -> AnyArray:
-        """How many the furthest warp of each warp's warpgroup has run."""
+        """Number that the furthest warp of each warp's warpgroup has run."""
         furthest: AnyArray = self._length[self._warpgroup]
         return furthest
 
@@ -153,7 +153,7 @@ class Warpgroups:
         """Groups that each warp has committed."""
         self._retired = np.zeros(warps, np.int64)
         self._last = np.zeros(warps, np.int64)
-        """As many groups must be retired for all wgmma of the warp."""
+        """Groups to be retired for all wgmma of each warp to be done."""
         self._fences = np.zeros(warps, np.int64)
         # Of registers and warps: the number of the wgmma.fence that makes the last touch of others
         # harmless, and of the last wgmma; the groups to be retired until it is free; its last role.
@@ -180,7 +180,7 @@ class Warpgroups:
         self, shape: str, slots: Sequence[int], registers: list[AnyArray], fragment: Fragment,
         dtype: AnyDType,
     ) -> Accumulators:  # fmt: skip
-        """Those of all wgmma of `shape` that have the registers `slots`."""
+        """Accumulators of all wgmma of `shape` in the registers `slots`."""
         key = shape, dtype, *slots
         if key not in self._accumulators:
             role = _OPERAND_A + 1 + len(self._accumulators)
@@ -275,7 +275,7 @@ class Warpgroups:
         return until
 
     def reads(self, indices: AnyArray, warps: AnyArray, until: AnyArray) -> None:
-        """Of a wgmma that `warps` issue: units of 16 bytes of shared memory that it reads, begun as
+        """Note the units of 16 bytes of shared memory that a wgmma of `warps` reads, begun as
         `SharedMemory.begin_async_read` has it, (32, all warps).
         """
         here, groups = np.zeros((2, self._group.size), np.int64)

@@ -28,7 +28,7 @@ class Contraction:
 
 
 class Operation(Protocol):
-    """What must be known of an instruction; sets of registers are integers with a bit for each."""
+    """An instruction's effects; sets of registers are integers with a bit for each."""
 
     @property
     def opcode(self) -> str: ...

@@ -21,7 +21,7 @@ _PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
     },
 ]
 _ENDS = frozenset(",;]})>")
-"""What may follow an operand that is no expression."""
+"""Tokens that may follow an operand that is no expression."""
 
 
 class Cursor:

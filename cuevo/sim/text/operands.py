@@ -27,7 +27,7 @@ class OperandReader(Cursor):
     def __init__(self, stream: list[Token]) -> None:
         super().__init__(stream)
         self.visible: dict[str, RegisterOperand | Variable] = {}
-        """What each name means here."""
+        """Meaning of each name in the innermost scope."""
         # Of each open scope the names that it declares, and what they meant outside of it; the
         # innermost last, the first one is the module's.
         self._scopes: list[dict[str, RegisterOperand | Variable | None]] = [{}]
@@ -67,7 +67,7 @@ class OperandReader(Cursor):
         return self._predicate(self.kind("word"), negated)
 
     def operands(self) -> tuple[Operand, ...]:
-        """What stands between an opcode and the semicolon."""
+        """Operands between an opcode and the semicolon."""
         if self.token.text == ";":
             return ()
         found = [self._operand()]
@@ -151,7 +151,7 @@ class OperandReader(Cursor):
         return AddressOperand(base, offset, coordinates)
 
     def _elements(self) -> tuple[ScalarOperand, ...]:
-        """What stands between braces, the opening one read."""
+        """Operands between braces, the opening one read."""
         elements = [self.scalar()]
         while self.accept(","):
             elements.append(self.scalar())

@@ -43,7 +43,7 @@ def parse(text: str) -> Module:
 
 
 def parse_tokens(stream: list[Token]) -> Module:
-    """As `parse`, of all tokens or of `condensed` ones."""
+    """Parse a module of tokens, all of them or `condensed` ones."""
     return _Parser(stream).module()
 
 

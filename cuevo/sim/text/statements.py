@@ -26,7 +26,7 @@ _LINES_KEPT = 1 << 15
 _BLANK = " \t\r\f\v"
 _LOCATION = re.compile(r"\.loc(?:[ \t]+[0-9]+)+")
 _COMPLETE = frozenset(";{}:")
-"""What a statement may follow."""
+"""Tokens that a statement may follow."""
 _RESERVED = SPECIAL_REGISTERS | {"_", "WARP_SZ"}
 _NOT_PLAIN = frozenset(("bra", "brx", "call", "addc", "subc", "madc"))
 """Instructions with operands beyond registers and constants, or that read the carry flag."""
@@ -51,12 +51,12 @@ class Statement:
         return self._patterns[types]
 
     def at_line(self, line: int) -> list[Token]:
-        """Its tokens, and an end behind them."""
+        """The statement's tokens, and an end behind them."""
         return _at_line(((kind, text) for kind, text, _ in self._tokens), line)
 
 
 def _place(index: int) -> str:
-    """What stands for a name where it does not matter; no lexer makes such a word."""
+    """Stand-in for a name where the name does not matter; no lexer makes such a word."""
     return f"#{index}"
 
 
@@ -66,7 +66,7 @@ def _at_line(found: Iterable[tuple[str, str]], line: int) -> list[Token]:
 
 @lru_cache(_LINES_KEPT)
 def _pattern(shape: tuple[tuple[str, str], ...], types: tuple[ScalarType, ...]) -> Pattern | None:
-    """What statements with other names have in common."""
+    """The pattern of all statements of a shape, which differ in names only."""
     reader = OperandReader(_at_line(shape, 0))
     for index, scalar in enumerate(types):
         register = Register(_place(index), scalar, index)

@@ -1,4 +1,4 @@
-"""What the parser makes of PTX text."""
+"""Modules, functions, instructions and operands, as the parser makes them of PTX text."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -116,7 +116,7 @@ class AddressOperand:
     base: "RegisterOperand | SymbolOperand | None"
     offset: int = 0
     coordinates: tuple["ScalarOperand", ...] = ()
-    """Those of ``[base, {x, y}]``, in a tensor map."""
+    """Coordinates of ``[base, {x, y}]``, in a tensor map."""
 
 
 ScalarOperand = (
@@ -145,7 +145,7 @@ class Variable:
     alignment: int
     line: int
     content: bytes = b""
-    """What it is initialised with."""
+    """Initial content."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Subroutine:
 
 class Instruction(NamedTuple):
     opcode: str
-    """As written, modifiers included: ``ld.global.v4.b32``."""
+    """Opcode as written, modifiers included: ``ld.global.v4.b32``."""
     operands: tuple[Operand, ...]
     guard: RegisterOperand | None
     line: int
@@ -173,7 +173,7 @@ class Instruction(NamedTuple):
     registers and constants have one.
     """
     registers: "Registers" = ()
-    """Those of its pattern, by place."""
+    """Registers of its pattern, by place."""
 
 
 Registers = Sequence[RegisterOperand]
@@ -187,7 +187,7 @@ class Pattern:
 
     def __init__(self, instruction: Instruction) -> None:
         self.notes: dict[Hashable, Any] = {}
-        """What others have found out about it."""
+        """Memo of facts about the pattern, by whoever has found them."""
         self._opcode = instruction.opcode
         self._operands = [_filler(operand) for operand in instruction.operands]
         self._guard = _filler(instruction.guard) if instruction.guard is not None else None
@@ -241,7 +241,7 @@ class Function:
     """``.global`` variables of the module."""
     subroutines: dict[str, Subroutine] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
-    """Those of device functions come before those that call them, the entry's own last."""
+    """Bodies of device functions come before those that call them, the entry's own last."""
     start: int = 0
     """Index of the entry's first instruction."""
     labels: dict[str, int] = field(default_factory=dict)

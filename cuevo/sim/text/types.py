@@ -19,7 +19,7 @@ class ScalarType:
     kind: str
     """One of ``b`` (untyped bits), ``u``, ``s``, ``f`` and ``p`` (predicate)."""
     dtype: AnyDType
-    """What a register of `bits` is viewed as to compute in this type; packed types have no finer
+    """NumPy type that registers are viewed as to compute in this type; packed types have no finer
     view than bits.
     """
 
@@ -58,4 +58,4 @@ def _types() -> dict[str, ScalarType]:
 TYPES = _types()
 
 REGISTER_TYPES = frozenset(TYPES) - {"b8", "u8", "s8", "bf16", "bf16x2"}
-"""What ``.reg`` may declare. (PTX lists the 8-bit types too, and lets almost nothing use them.)"""
+"""Types that ``.reg`` may declare. (PTX lists 8-bit types too, which almost nothing may use.)"""

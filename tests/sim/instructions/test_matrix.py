@@ -93,7 +93,7 @@ def run_mma(
     fragments: tuple[layouts.Fragment, ...],
     *matrices: Any,
 ) -> Any:
-    """What ``mma.sync.aligned.<form>`` leaves in the lanes; `fragments` are those of A, B, C, D."""
+    """Results of ``mma.sync.aligned.<form>`` in the lanes; `fragments` are those of A, B, C, D."""
     counts = tuple(fragment.registers for fragment in fragments)
     inputs = (packed(of, matrix) for of, matrix in zip(fragments, matrices, strict=False))
     out = np.zeros((WARPS, 32, counts[3]), np.uint32)

@@ -116,7 +116,7 @@ PIECE = re.compile(r"[\w.%$]+|\s+|.")
 
 
 def test_damaged_texts() -> None:
-    """What is refused as tokens is refused, with the same words; what is not means the same."""
+    """Texts refused as tokens are refused, with the same words; others mean the same."""
     refused = 0
     for seed in range(600):
         rng = random.Random(seed)
