@@ -183,7 +183,7 @@ def tell(
     ranks: AnyArray | None,
     reads: AnyArray | None = None,
 ) -> None:
-    """Give a load to the TMA unit; with `ranks` one for each of their blocks, at the same places."""
+    """Give a load to the TMA unit; with `ranks`, a copy each at the same places of their blocks."""
     if ranks is None:
         machine.async_copies.load(units, values, slot, thread[1], reads)
         return
