@@ -73,7 +73,7 @@ def declared(version: str, target: str) -> Level:
     if parts is None:
         raise ValueError(f"the text must begin with .version, such as 7.0; this has {version!r}")
     if target not in FIRST_VERSIONS:
-        raise ValueError(f"the CPU executor does not know the .target {target!r}")
+        raise ValueError(f"the CPU executor does not support the .target {target!r}")
     match = re.fullmatch(r"sm_(\d+)([af]?)", target)
     assert match is not None
     found = Level((int(parts[1]), int(parts[2])), int(match[1]), match[2])

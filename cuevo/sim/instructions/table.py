@@ -152,7 +152,9 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
     opcode, count = instruction.opcode, len(instruction.operands)
     matches = _matches(opcode)
     if not matches:
-        raise PtxError(instruction.line, f"the CPU executor does not know the instruction {opcode}")
+        raise PtxError(
+            instruction.line, f"the CPU executor does not support the instruction {opcode}"
+        )
     fitting = [each for each in matches if count in each[0].counts(each[1])]
     if not fitting:
         counts = [count for form, chosen, _ in matches for count in form.counts(chosen)]

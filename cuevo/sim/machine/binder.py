@@ -1,8 +1,9 @@
 """Operands of an instruction to arrays of a machine.
 
-Binding happens twice: when a kernel is loaded, to a machine of one warp, so that everything that
-the executor does not know is refused then, and the registers that each instruction reads and writes
-become known; and when an instruction is first run on a machine.
+Binding happens twice: when a kernel is loaded, to a machine of one warp, so that whatever the CPU
+executor does not support is refused then, and the registers that each instruction reads and writes
+become known (once for all instructions of a pattern); and when an instruction is first run on a
+machine.
 """
 
 from collections.abc import Callable

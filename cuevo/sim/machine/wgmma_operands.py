@@ -107,7 +107,7 @@ def _check(operand: MatrixOperand, descriptor: MatrixDescriptor, here: AnyArray)
     refuse(descriptor.rest != 0, "a descriptor has bits set that belong to none of its fields")
     refuse(
         descriptor.base_offset != 0,
-        "a descriptor with a base offset: the CPU executor knows none but 0",
+        "a descriptor with a base offset: the CPU executor supports none but 0",
     )
     row_bytes = descriptor.swizzle
     # Bits of an address below 8 rows, less those within a row; none without a swizzle.

@@ -2,12 +2,13 @@
 
 Kernels that hand shared memory from warp to warp through mbarriers, or have it read and written by
 asynchronous units, order single warps, not the whole block. Here every warp has a vector clock: its
-own time, and how far it knows of the others'. Arriving at a barrier or an mbarrier releases what
-the warp knows, waiting there acquires it, and then time goes on for those who have released. An
-access races with an earlier one if the warp does not know of the time when that was made.
+own time, and the latest time of each other warp that happens before it. Arriving at a barrier or an
+mbarrier releases the warp's clock, waiting there acquires it, and then time goes on for those who
+have released. An access races with an earlier one if that does not happen before it: its time is
+later than what the warp's clock has for the one who made it.
 
 Data that an mbarrier counts is written by the mbarrier: it has a place of its own in the clocks, so
-that who has waited for another mbarrier does not know of it.
+that waiting for another mbarrier does not order it.
 
 For every word of 4 bytes there are its last writer, with the time, and the last time that each warp
 read it. Accesses of less than a word leave no mark. What asynchronous units read is counted in

@@ -69,8 +69,8 @@ class SimExecutor:
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
         again.
 
-        Raises SimulatorError, with file and line, for whatever the executor does not know or `arch`
-        does not have.
+        Raises SimulatorError, with file and line, for whatever the CPU executor does not support or
+        `arch` does not have.
         """
         key = (kernel.describe(), kernel.text)
         with _uncollected():

@@ -88,7 +88,7 @@ class _Parser(OperandReader):
                     self._module[token.text].append(self._memory(token.text))
                 case other:
                     raise PtxError(
-                        token.line, f"the CPU executor does not know {other} at module level"
+                        token.line, f"the CPU executor does not support {other} at module level"
                     )
         if module.address_size != 64:
             raise PtxError(1, "the CPU executor needs .address_size 64")
@@ -137,7 +137,7 @@ class _Parser(OperandReader):
                     self._pragma()
                 case other:
                     raise PtxError(
-                        token.line, f"the CPU executor does not know the directive {other}"
+                        token.line, f"the CPU executor does not support the directive {other}"
                     )
         self.expect("{")
         self._block(function)
@@ -437,7 +437,9 @@ class _Parser(OperandReader):
             case ".pragma":
                 self._pragma()
             case other:
-                raise PtxError(token.line, f"the CPU executor does not know the directive {other}")
+                raise PtxError(
+                    token.line, f"the CPU executor does not support the directive {other}"
+                )
 
     def _names(self) -> tuple[str, ...]:
         names = [self.kind("word").text]

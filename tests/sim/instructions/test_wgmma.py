@@ -361,7 +361,7 @@ def test_no_wavefronts_of_lanes(profile_of: Any, numbers: Any) -> None:
         (Product(8).statement().replace("0, 0;", "0, 0, 0;"), "takes 7 to 8 operands, not 9"),
         (Product(8, ab="tf32").statement().replace(";", ", 0;"), "takes 6 operands, not 7"),
         ("wgmma.wait_group.sync.aligned -1;", "there are no -1 groups"),
-        (Product(8).statement().replace("n8", "n12"), "does not know"),
+        (Product(8).statement().replace("n8", "n12"), "does not support"),
     ],
 )
 def test_what_is_refused_at_load(run_kernel: Any, statement: str, message: str) -> None:

@@ -84,13 +84,13 @@ class Outcome:
 
 
 def on_sim(sweep: Sweep, executors: dict[str, SimExecutor]) -> Mapping[str, Array] | None:
-    """The executor's results; None if it does not know the instruction."""
+    """The executor's results; None if it does not support the instruction."""
     if sweep.arch not in executors:
         executors[sweep.arch] = SimExecutor(sweep.arch)
     try:
         return sweep.on_sim(executors[sweep.arch])
     except SimulatorError as error:
-        if "does not know the instruction" in str(error):
+        if "does not support the instruction" in str(error):
             return None
         raise
 
