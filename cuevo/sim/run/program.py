@@ -100,28 +100,28 @@ class Program:
         operation = self.operations[index]
         instruction = operation.instruction
         step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
-        marked = [machine.track(slot) for slot in _slots(operation.writes & self.tracked)]
-        if marked:
-            step = _marking(step, marked)
-        touched = (operation.reads | operation.writes) & self._kept
-        if touched and not operation.keeps:
-            step = machine.warpgroups.guarding(step, _slots(touched))
+        if marked := operation.writes & self.tracked:
+            step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
+        if self._kept and not operation.keeps:
+            touched = (operation.reads | operation.writes) & self._kept
+            if touched:
+                step = machine.warpgroups.guarding(step, _slots(touched))
         guard = instruction.guard
-        suspects = [
-            (self.function.registers[slot].name, machine.track(slot))
-            for slot in _slots(operation.suspects & ~operation.conditional)
-            if guard is None or slot != guard.register.slot
-        ]
-        if suspects:
-            step = _checking(step, suspects, machine)
+        of_guard = self._bits[guard.register.slot] if guard is not None else 0
+        if suspects := operation.suspects & ~(operation.conditional | of_guard):
+            step = _checking(step, self._named(suspects, machine), machine)
         if guard is None:
             return step
-        predicate = machine.register(guard.register)
-        step = _guarded(step, predicate, guard.negated, held)
-        if operation.suspects >> guard.register.slot & 1:
-            name = guard.register.name
-            step = _checking(step, [(name, machine.track(guard.register.slot))], machine)
+        step = _guarded(step, machine.register(guard.register), guard.negated, held)
+        if suspects := operation.suspects & of_guard:
+            step = _checking(step, self._named(suspects, machine), machine)
         return step
+
+    def _named(self, registers: int, machine: Machine) -> list[tuple[str, AnyArray]]:
+        """Names of registers, and flags of the lanes that have written them."""
+        return [
+            (self.function.registers[slot].name, machine.track(slot)) for slot in _slots(registers)
+        ]
 
     # -- Inner ------------------------------------------------------------------------------------
 
