@@ -1,4 +1,4 @@
-"""The layouts by name, for those who want to look at them."""
+"""Catalogue of the layouts by name, for pictures of them."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 
 def hint_of_line(b: Binder, m: Modifiers) -> Step:
-    """discard and applypriority of whole lines: of what is discarded nobody may read the old
-    content, which is not checked.
+    """discard and applypriority of whole lines. Reads of discarded content are undefined, which is
+    not checked.
     """
     address, size, machine = access.wide_address(b, 0), b.constant(b.operand(1)), b.machine
     if size != 128:

@@ -66,8 +66,8 @@ FIRST_VERSIONS = {
 
 
 def declared(version: str, target: str) -> Level:
-    """The level of ``.version`` and ``.target``. Raises ValueError if they are not of this world,
-    or not of one.
+    """The level of ``.version`` and ``.target``. Raises ValueError if one of them does not
+    exist, or the version does not have the target.
     """
     parts = re.fullmatch(r"(\d+)\.(\d+)", version)
     if parts is None:

@@ -169,7 +169,7 @@ class Binder:
     # -- Destinations -----------------------------------------------------------------------------
 
     def destination(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
-        """The register to write, seen as `scalar`; an array that nobody reads for ``_``."""
+        """The register to write, seen as `scalar`; an array that is never read for ``_``."""
         if isinstance(operand, SinkOperand):
             return self.machine.scratch("sink", scalar.dtype)
         if not isinstance(operand, RegisterOperand) or operand.negated:

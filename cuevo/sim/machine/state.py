@@ -163,15 +163,15 @@ class Machine:
         return isinstance(self.shared.races, HappensBefore)
 
     def go_on(self) -> bool:
-        """Nobody can: have asynchronous units finish what they were told, or let those that wait
-        look again; whether that may help.
+        """Let time pass when no lane can run: asynchronous units finish what is in flight, or
+        lanes that wait look again. Returns whether that may help.
         """
         if not self.asynchronous:
             return False
         before = self.mbarriers.progress
         if self.async_copies.deliver():
             return True
-        # Who was not woken by a phase may have something else to do than to wait.
+        # Lanes that no phase has woken may have other work than waiting.
         looked, self._looked = self._looked, before
         return looked != before and self.flow.wake(~self.cluster_barrier.waits)
 

@@ -18,7 +18,8 @@ Atomics race with ordinary accesses before them. Asynchronous ones, which come l
 those after them (`Reductions`).
 
 Asynchronous units see memory through a proxy of their own: what ordinary instructions have written
-is for them only after a ``fence.proxy.async``, by the writer or by somebody who knows of the write.
+is for them only after a ``fence.proxy.async``, by the writer or by a warp that the write happens
+before.
 """
 
 from collections.abc import Callable

@@ -208,8 +208,8 @@ class SharedMemory:
     # -- Memory of asynchronous units, in kernels that `HappensBefore` watches ---------------------
 
     def begin_bulk_write(self, units: AnyArray, warps: AnyArray) -> None:
-        """Copies to flat `units` of 16 bytes begin, told by the warps that stand beside them: until
-        `end_bulk_write` nobody is to touch them.
+        """Copies to flat `units` of 16 bytes begin, issued by the warps that stand beside them:
+        until `end_bulk_write` they must not be touched.
         """
         self._check_units_free(units, "write", warps)
         self._happens_before.begin_async_write(units, _BULK, warps)
@@ -225,7 +225,7 @@ class SharedMemory:
 
     def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
-        beside them: until `end_async_read` nobody is to write there.
+        beside them: until `end_async_read` they must not be written.
         """
         state = self._state[_BULK].take(units).view(np.uint8)
         if int(state.min()) != _VALID or int(state.max()) != _VALID:

@@ -40,9 +40,9 @@ class SimExecutor:
     launch; every access outside of them is an error. `progress`, if given, is called after each
     chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
     count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
-    Without `checks` nobody looks for races, for registers and shared memory that were never written
-    and for copies in flight, in kernels that have no mbarriers and no bulk copies: that is for
-    results of kernels which are known to be right. Addresses are checked always.
+    Without `checks`, kernels that have no mbarriers and no bulk copies are not checked for races,
+    for reads of registers and shared memory that were never written, and for copies in flight: that
+    is for results of kernels which are known to be right. Addresses are always checked.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Bulk copies, asynchronous stores and other work that is done later for a chunk of blocks.
 
-What is told to an asynchronous unit is done as late as the PTX ISA allows: when no lane can go on
-without it, or when it is waited for. Global memory is read when a copy is issued, and shared memory
-too, which nobody may write to until the copy has been waited for.
+Asynchronous units work as late as the PTX ISA allows: when no lane can go on without them, or when
+their work is waited for. Global memory is read when a copy is issued, and shared memory too, which
+must not be written until the copy has been waited for.
 """
 
 from collections.abc import Callable
@@ -97,8 +97,8 @@ class AsyncCopies:
         warp: int,
         reads: AnyArray | None = None,
     ) -> None:
-        """Flat `units` of 16 bytes of shared memory are to become `values`, told by `warp`; then
-        the mbarrier `slot` counts their bytes, and nobody reads the units `reads` any more.
+        """Flat `units` of 16 bytes of shared memory are to become `values`, issued by `warp`;
+        then the mbarrier `slot` counts their bytes, and the units `reads` are no longer read.
         """
         self._shared.begin_bulk_write(units, np.full(units.shape, warp))
         self._under_way.append(_Load(units, values, slot, warp, reads))

@@ -35,7 +35,7 @@ class ClusterBarrier:
         self._lines = np.zeros(shape[1], np.int64)
 
     def arrive(self, mask: Mask, *, releases: bool) -> None:
-        """`releases`: what the threads have done before is known to those who wait."""
+        """Arrive; with `releases`, earlier accesses of the threads happen before a wait ends."""
         lanes = np.ones(self._flow.alive.shape, np.bool_) if mask is None else mask
         if (again := lanes & self._arrived).any():
             raise Fault("arrives at the barrier of the cluster again before it has waited", again)
@@ -59,7 +59,7 @@ class ClusterBarrier:
         self._let_go()
 
     def complete(self) -> None:
-        """Whether all have arrived is to be looked at: somebody has, or has exited."""
+        """Complete the phases in which all have arrived, after an arrival or an exit."""
         here = self._arrived & (self._phase_of_lane == self._phase[self._cluster])
         missing = (self._flow.alive & ~here).any(axis=0)
         lacking = np.bincount(self._cluster, missing, self._clusters) > 0

@@ -42,7 +42,7 @@ class Mbarriers:
         self._shape = flow.alive.shape
         self._warps = happens_before.warp_of_lane
         self.progress = 0
-        """Phases that were completed: whoever waits in vain can see whether anything goes on."""
+        """Number of completed phases: it tells a waiting scheduler whether anything goes on."""
         self.reset()
 
     def reset(self) -> None:
@@ -196,7 +196,7 @@ class Mbarriers:
 
     def test(self, slots: AnyArray, phases: AnyArray, mask: Mask, line: int) -> AnyArray:
         """Whether `phases` (counted from 0) are complete. Lanes of which they are not sleep until
-        they are, or nobody else can go on.
+        they are, or until no other lane can go on.
         """
         lanes = np.ones(self._shape, np.bool_) if mask is None else mask
         done = lanes & (self._phase[slots] > phases)

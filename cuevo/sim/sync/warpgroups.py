@@ -2,9 +2,9 @@
 is read, and whether the warps of a warpgroup do the same.
 
 Each warp computes its 16 rows when it issues a wgmma, but its registers get the results only when
-it waits for the group, so that until then nobody can have them; another wgmma of the same shape on
-the same accumulators goes on from the results that are pending. Warps count their groups, and their
-executions of wgmma.fence: a register is fenced if it was touched before the last one.
+it waits for the group, so that until then no instruction sees them; another wgmma of the same shape
+on the same accumulators goes on from the results that are pending. Warps count their groups, and
+their executions of wgmma.fence: a register is fenced if it was touched before the last one.
 """
 
 from collections.abc import Sequence
@@ -216,7 +216,7 @@ class Warpgroups:
     def agree(self, warps: AnyArray, rows: AnyArray) -> None:
         """All warps of a warpgroup run the same wgmma; `rows` has `_NUMBERS` for each of `warps`.
 
-        A warp may be ahead of the others: whoever comes later is compared with it.
+        A warp may be ahead of the others: those that come later are compared with it.
         """
         newly = self._agreement.position[warps] == self._agreement.length()[warps]
         whole = self._flow.alive.all(axis=0)

@@ -1,7 +1,9 @@
 """PTX text to a `Module`: declarations, scopes, labels, instructions with resolved operands.
 
-Only syntax and names are looked at here; what an instruction means is the affair of
-`cuevo.sim.instructions`.
+Only syntax and names are checked here; the meaning of instructions is in
+`cuevo.sim.instructions`. A text is first read with its one-line statements remembered from other
+kernels (`cuevo.sim.text.statements`); only a text that this refuses is read token by token, so that
+the error names the token.
 """
 
 import struct

@@ -91,7 +91,7 @@ class CallOperand:
 
 @dataclass(frozen=True)
 class SinkOperand:
-    """``_``: a result that nobody wants."""
+    """``_``: a result that is thrown away."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Pattern:
 
     def __init__(self, instruction: Instruction) -> None:
         self.notes: dict[Hashable, Any] = {}
-        """Memo of facts about the pattern, by whoever has found them."""
+        """Memo of facts about the pattern, each under a key of its finder's own."""
         self._opcode = instruction.opcode
         self._operands = [_filler(operand) for operand in instruction.operands]
         self._guard = _filler(instruction.guard) if instruction.guard is not None else None

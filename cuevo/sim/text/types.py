@@ -44,7 +44,7 @@ def _types() -> dict[str, ScalarType]:
         table.append(ScalarType(f"b{bits}", bits, "b", np.dtype(f"u{bits // 8}")))
         table.append(ScalarType(f"u{bits}", bits, "u", np.dtype(f"u{bits // 8}")))
         table.append(ScalarType(f"s{bits}", bits, "s", np.dtype(f"i{bits // 8}")))
-    # 16 bytes travel as a complex number, which nobody computes with.
+    # 16 bytes travel as a complex number, with which nothing is computed.
     table.append(ScalarType("b128", 128, "b", np.dtype(np.complex128)))
     table.append(ScalarType("f16", 16, "f", np.dtype(np.float16)))
     table.append(ScalarType("bf16", 16, "b", np.dtype(ml_dtypes.bfloat16)))
