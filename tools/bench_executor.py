@@ -1,4 +1,4 @@
-"""How fast the CPU executor is, in thread-instructions a second, and how much memory it takes.
+"""Speed of the CPU executor, in thread-instructions a second, and its memory.
 
     python3 tools/bench_executor.py                     forward attention, N=4, L=256, H=4, D=32
     python3 tools/bench_executor.py --workload 2,4,128,64 --arch sm_80 --repeats 10

@@ -1,4 +1,4 @@
-"""What a GPU makes of every arithmetic instruction, for the tests to hold the CPU executor to.
+"""Record a GPU's results of every arithmetic instruction, to hold the CPU executor to.
 
     python3 tools/record_hardware.py                     all, to tests/sim/recordings/<device>.npz
     python3 tools/record_hardware.py --out FOLDER        to another folder
@@ -41,7 +41,7 @@ from machine import circumstances
 
 
 def select(pattern: str, listed: Sequence[Sweep]) -> list[Sweep]:
-    """Of the sweeps, those of instructions that have the pattern; whole where all have it."""
+    """Sweeps of the instructions that have the pattern; whole where all have it."""
     found = []
     for sweep in listed:
         fitting = [re.search(pattern, name) is not None for name in sweep.names]

@@ -124,7 +124,7 @@ def _show_profile(profile: Profile, count: int) -> None:
             shown.add_row(name, f"{number:,}")
         print_table(shown)
     if loop := profile.main_loop:
-        print(f"main loop, {loop.begin} to {loop.end}: {loop.laps:,} laps of warps")
+        print(f"main loop, {loop.begin} to {loop.end}: {loop.iterations:,} iterations of warps")
         shown = table("instruction", "a lap")
         shown.columns[1].justify = "right"
         for name, often in list(loop.instructions.items())[:count]:

@@ -1,4 +1,4 @@
-"""Who holds which element, as data: fragments of tensor-core instructions, shared-memory swizzles,
+"""Layouts as data, who holds which element: fragments of tensor-core instructions, swizzles,
 the tiles of a threadblock.
 
 Each fact is stated here once; templates, the CPU executor, the tests and the pictures take it from
@@ -17,9 +17,8 @@ from cuevo.layouts.accumulators import (
     Row,
 )
 from cuevo.layouts.descriptors import MatrixDescriptor, MatrixOperand
-from cuevo.layouts.fragments import (
-    LDMATRIX,
-    LDMATRIX_TRANS,
+from cuevo.layouts.fragments import LDMATRIX, LDMATRIX_TRANS, WARP, WARPGROUP, Fragment
+from cuevo.layouts.mma_shapes import (
     MMA_M8N8K4_A_COL,
     MMA_M8N8K4_A_ROW,
     MMA_M8N8K4_B_COL,
@@ -40,9 +39,9 @@ from cuevo.layouts.fragments import (
     MMA_M16N8K16_B_8BIT,
     MMA_M16N8K32_A_8BIT,
     MMA_M16N8K32_B_8BIT,
-    WARP,
-    WARPGROUP,
-    Fragment,
+    MMA_SHAPES,
+    MmaShape,
+    mma_shape,
 )
 from cuevo.layouts.swizzle import CHUNK_BYTES, SharedTile, swizzle, swizzled_chunk
 from cuevo.layouts.tiles import Operand, OutputTile, ThreadblockMma
@@ -76,6 +75,7 @@ __all__ = [
     "MMA_M16N8K32_B_8BIT",
     "MMA_M16N8_F16",
     "MMA_M16N8_F32",
+    "MMA_SHAPES",
     "WARP",
     "WARPGROUP",
     "WGMMA",
@@ -87,11 +87,13 @@ __all__ = [
     "Fragment",
     "MatrixDescriptor",
     "MatrixOperand",
+    "MmaShape",
     "Operand",
     "OutputTile",
     "Row",
     "SharedTile",
     "ThreadblockMma",
+    "mma_shape",
     "swizzle",
     "swizzled_chunk",
     "wgmma_accumulator",

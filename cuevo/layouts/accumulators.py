@@ -40,17 +40,17 @@ class Element:
 
 @dataclass(frozen=True)
 class Row:
-    """What a lane holds of one row."""
+    """A lane's share of one row."""
 
     row: int
     """Relative to the lane's offset."""
     elements: tuple[Element, ...]
-    """By ascending column."""
+    """Sorted by column."""
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """Which rows and columns the accumulators of a tile are.
+    """Rows and columns of the accumulators of a tile.
 
     An element's place is the sum of what the bits of its lane and of its index add to it, so that
     two lists, lowest bit first, say all of it.
@@ -63,9 +63,9 @@ class Accumulator:
 
     name: str
     lane_steps: tuple[Step, ...]
-    """Of the bits of the lane's number, in a warpgroup the thread's."""
+    """Steps of the bits of the lane's number, in a warpgroup the thread's."""
     index_steps: tuple[Step, ...]
-    """Of the bits of the index among a tile's accumulators."""
+    """Steps of the bits of the index among a tile's accumulators."""
     packed: bool = False
     """Whether a register holds two of them, in fp16."""
 

@@ -1,4 +1,4 @@
-"""The layouts by name, for those who want to look at them."""
+"""Catalogue of the layouts by name, for pictures of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from cuevo import layouts
 from cuevo.layouts.accumulators import Accumulator
 from cuevo.layouts.fragments import Fragment
+from cuevo.layouts.mma_shapes import MMA_SHAPES, MmaShape
 from cuevo.layouts.pictures import Picture, fragment_picture, tile_picture
 from cuevo.layouts.swizzle import SharedTile
 from cuevo.layouts.wgmma import wgmma_accumulator
 
 REGISTERS = 255
-"""What a thread can have."""
+"""Most registers of a thread."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class Entry:
     form: str
     """The name; capitals stand for numbers."""
     what: str
-    """In a few words."""
+    """Description in a few words."""
     shape: str
     registers: str
-    """In a lane."""
+    """Count in a lane, as a formula of the name's numbers."""
     draw: Callable[..., Picture]
-    """Of the title and the name's numbers."""
+    """Draws the layout, given a title and the name's numbers."""
 
     def picture(self, name: str) -> Picture | None:
         """The picture of the layout `name`, None where that is no name of this form."""
@@ -81,24 +82,24 @@ def _shared(form: str, kind: str, what: str) -> Entry:
     return Entry(form, what, f"{SharedTile(1, kind).period} x CHUNKS", "", draw)
 
 
+def _operands(shape: MmaShape) -> tuple[Entry, Entry]:
+    """A and B of an m16n8."""
+    suffix, words = _KINDS[shape.kind]
+    name, what = shape.name, f"of mma.{shape.name}{words}"
+    return (
+        _one(f"{name}.a{suffix}", shape.a["row"], f"A {what}", _MK),
+        _one(f"{name}.b{suffix}", shape.b["col"], f"B {what}", _KN),
+    )
+
+
+_KINDS = {"": ("", ""), "tf32": (".tf32", " in tf32"), "8-bit": (".8bit", " in 8 bits")}
 _MK, _KN, _MN = ("m", "k"), ("k", "n"), ("m", "n")
 _STACKED_MK, _STACKED_KN = ("8*pair + m", "k"), ("4*pair + k", "n")
 _STACKED_MN = ("8*pair + m", "n")
 _ADDRESSED = ("row address", "element")
 
 ENTRIES = (
-    _one("m16n8k8.a", layouts.MMA_M16N8K8_A, "A of mma.m16n8k8", _MK),
-    _one("m16n8k8.b", layouts.MMA_M16N8K8_B, "B of mma.m16n8k8", _KN),
-    _one("m16n8k16.a", layouts.MMA_M16N8K16_A, "A of mma.m16n8k16", _MK),
-    _one("m16n8k16.b", layouts.MMA_M16N8K16_B, "B of mma.m16n8k16", _KN),
-    _one("m16n8k4.a.tf32", layouts.MMA_M16N8K4_A_TF32, "A of mma.m16n8k4 in tf32", _MK),
-    _one("m16n8k4.b.tf32", layouts.MMA_M16N8K4_B_TF32, "B of mma.m16n8k4 in tf32", _KN),
-    _one("m16n8k8.a.tf32", layouts.MMA_M16N8K8_A_TF32, "A of mma.m16n8k8 in tf32", _MK),
-    _one("m16n8k8.b.tf32", layouts.MMA_M16N8K8_B_TF32, "B of mma.m16n8k8 in tf32", _KN),
-    _one("m16n8k16.a.8bit", layouts.MMA_M16N8K16_A_8BIT, "A of mma.m16n8k16 in 8 bits", _MK),
-    _one("m16n8k16.b.8bit", layouts.MMA_M16N8K16_B_8BIT, "B of mma.m16n8k16 in 8 bits", _KN),
-    _one("m16n8k32.a.8bit", layouts.MMA_M16N8K32_A_8BIT, "A of mma.m16n8k32 in 8 bits", _MK),
-    _one("m16n8k32.b.8bit", layouts.MMA_M16N8K32_B_8BIT, "B of mma.m16n8k32 in 8 bits", _KN),
+    *(entry for shape in MMA_SHAPES if shape.name != "m8n8k4" for entry in _operands(shape)),
     _one("m16n8.f32", layouts.MMA_M16N8_F32, "32-bit accumulators of mma.m16n8k4 to k32", _MN),
     _one("m16n8.f16", layouts.MMA_M16N8_F16, "fp16 accumulators of mma.m16n8k8 and k16", _MN),
     _tiles("m16n8.acc:MxN", layouts.M16N8),

@@ -56,7 +56,7 @@ class MatrixDescriptor:
     base_offset: Any = 0
     """Row of the pattern, of 8, at which a multiple of its size begins."""
     rest: Any = 0
-    """What is set of the bits without a meaning."""
+    """Bits set outside of all fields."""
 
     @property
     def bits(self) -> int:
@@ -96,7 +96,7 @@ class MatrixDescriptor:
 
 
 class Steps(NamedTuple):
-    """What leads from the start of an operand to a chunk: bytes, and how many of each distance."""
+    """Way from the start of an operand to a chunk: bytes, and how many of each distance."""
 
     within: NDArray[np.int64]
     leading: NDArray[np.int64]
@@ -130,7 +130,7 @@ class MatrixOperand:
 
     @property
     def chunks(self) -> tuple[int, int]:
-        """How many there are along m or n, and along k."""
+        """Number of chunks along m or n, and along k."""
         if self.mn_major:
             return self.rows // self.in_chunk, self.depth
         return self.rows, 2
@@ -164,7 +164,7 @@ def reached(steps: Steps, descriptor: MatrixDescriptor) -> NDArray[np.int64]:
 
 
 def swizzled(addresses: Any, swizzle: int) -> Any:
-    """Where what would be at `addresses` lies in patterns of rows of `swizzle` bytes; their own
+    """Addresses after the swizzle of rows of `swizzle` bytes, of plain `addresses`; their own
     bits decide, so that a pattern begins at multiples of 8 rows.
     """
     mask = max(swizzle // CHUNK_BYTES, 1) - 1

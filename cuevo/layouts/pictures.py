@@ -22,13 +22,13 @@ class Cell:
     row: int
     column: int
     label: str
-    """For a line of text."""
+    """One line of text."""
     caption: str
-    """For a square: one or two short lines."""
+    """One or two short lines for a square."""
     colour: str
     """``#rrggbb``, light enough for black letters."""
     facts: dict[str, int]
-    """What the label says, by name."""
+    """The label's numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Picture:
     title: str
     legend: str
     axes: tuple[str, str]
-    """What the rows are, and what the columns."""
+    """Meaning of rows and of columns."""
     rows: tuple[str, ...]
     """The ruler beside the rows."""
     columns: tuple[str, ...]

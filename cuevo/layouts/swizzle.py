@@ -1,4 +1,4 @@
-"""Where the 16-byte chunks of a tile lie in shared memory."""
+"""Placement of the 16-byte chunks of a tile in shared memory."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -67,7 +67,7 @@ class SharedTile:
         return {"quads": 16, "quad columns": 4}.get(self.kind, 8)
 
     def place(self, row: Any, chunk: Any) -> Any:
-        """Where chunk `chunk` of row `row` lies, counted in chunks; integers, or integer arrays."""
+        """Place of chunk `chunk` of row `row`, counted in chunks; integers, or integer arrays."""
         pattern = row & 0
         for shift, mask in self.terms:
             pattern = pattern | ((row >> shift if shift >= 0 else row << -shift) & mask)
@@ -82,7 +82,7 @@ class SharedTile:
         return CHUNK_BYTES * min(unit, self.group)
 
     def address(self, row: int, chunk: int, unit: int = 2) -> tuple[int, int]:
-        """Which of the `places`, and how many bytes further, leads from (0, 0) to (row, chunk).
+        """Index into `places`, and bytes to add, that lead from (0, 0) to (row, chunk).
 
         `row` is a multiple of the period, and `chunk` of `unit` where rows are swizzled. With a
         unit of 1 every chunk has a place: `row` need only have none of the bits of the lanes' rows.

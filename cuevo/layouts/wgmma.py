@@ -7,12 +7,8 @@ in tf32, m16n8k8.
 import numpy as np
 
 from cuevo.layouts.accumulators import WGMMA, WGMMA_F16
-from cuevo.layouts.fragments import (
-    MMA_M16N8K8_A_TF32,
-    MMA_M16N8K16_A,
-    WARPGROUP,
-    Fragment,
-)
+from cuevo.layouts.fragments import WARPGROUP, Fragment
+from cuevo.layouts.mma_shapes import MMA_M16N8K8_A_TF32, MMA_M16N8K16_A
 
 _ROWS = 16 * (np.arange(WARPGROUP) // 32)[:, None, None]
 

@@ -7,7 +7,8 @@ What is checked, each fault with file, line, block and thread: instructions and 
 is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
 of the launch; shared accesses against what was written, what asynchronous copies still own, and
 what other warps, and other lanes of the warp, do between the same two barriers, or where there are
-mbarriers and asynchronous units, without knowing of each other (`cuevo.sim.memory.happens_before`);
+mbarriers and asynchronous units, without one happening before the other
+(`cuevo.sim.memory.happens_before`);
 alignment; local memory and registers that were never written; ``.aligned`` instructions and member
 masks under divergence; barriers and mbarriers that are never complete; fences of the asynchronous
 proxy; registers that a wgmma in flight uses, its fences, groups and descriptors, and that all warps

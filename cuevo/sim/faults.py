@@ -1,4 +1,4 @@
-"""How a fault within an instruction becomes an error with file, line, kernel, block and thread."""
+"""Faults of instructions, and the errors they become: file, line, kernel, block and thread."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from cuevo.sim.aliases import Mask
 
 
 class Origin(Protocol):
-    """Where a line of the rendered text was written."""
+    """Source line of a line of the rendered text."""
 
     @property
     def file(self) -> str: ...
@@ -16,7 +16,7 @@ class Origin(Protocol):
 
 
 class KernelText(Protocol):
-    """What the executor needs of a rendered kernel; `cuevo.toolchain.RenderedKernel` has it."""
+    """A rendered kernel as the executor needs it; `cuevo.toolchain.RenderedKernel` is one."""
 
     @property
     def name(self) -> str: ...

@@ -130,7 +130,7 @@ def test_threadblocks_that_stay_take_several_tiles(monkeypatch: pytest.MonkeyPat
 def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     report = damaged(monkeypatch, *FORWARD, lambda text: text.replace("ex2.approx", "ex3.approx"))
     (finding,) = report.findings
-    assert "does not know the instruction ex3.approx" in finding.message
+    assert "does not support the instruction ex3.approx" in finding.message
 
 
 def test_bank_conflicts_are_warnings() -> None:

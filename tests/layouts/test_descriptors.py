@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def layout(coordinate: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """What CuTe's ``(shape):(strides)`` gives for a coordinate: its first mode runs fastest."""
+    """Offset of a coordinate in CuTe's ``(shape):(strides)``: its first mode runs fastest."""
     total = 0
     for extent, stride in zip(shape, strides, strict=True):
         total += coordinate % extent * stride

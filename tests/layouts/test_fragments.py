@@ -29,7 +29,7 @@ def test_scatter_undoes_gather(fragment: Fragment) -> None:
 
 
 def upper(lane: int) -> int:
-    """What m8n8k4 adds for lanes 16 to 31."""
+    """Offset of lanes 16 to 31 in m8n8k4."""
     return 4 if lane >= 16 else 0
 
 

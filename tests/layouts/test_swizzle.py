@@ -71,7 +71,7 @@ def test_quads_read_rows_without_conflicts(chunks: int) -> None:
 @pytest.mark.parametrize("kind", ["quads", "quad columns"])
 @pytest.mark.parametrize("chunks", LINES[1:])
 def test_quads_read_columns_without_conflicts(chunks: int, kind: str) -> None:
-    """They read two neighbouring chunks of rows r .. r + 3."""
+    """Lanes read two neighbouring chunks of rows r .. r + 3."""
     row, chunk = np.repeat(np.arange(4), 2), np.tile([0, 1], 4)
     for first in range(0, 32, 4):
         for pair in range(0, chunks, 2):
@@ -112,7 +112,7 @@ def test_places_and_distances_reach_each_matrix(chunks: int, unit: int, kind: st
 
 @pytest.mark.parametrize("chunks", range(4, 33, 4))
 def test_a_tile_for_quads_is_read_both_ways(chunks: int) -> None:
-    """By columns lanes have rows 0 to 3 and any chunk; K steps begin at every fourth row."""
+    """Lanes have rows 0 to 3 and any chunk by columns; K steps begin at every fourth row."""
     tile = SharedTile(chunks, "quads")
     for lane_row, lane_chunk in np.ndindex(4, 4):
         at_origin = 16 * tile.place(lane_row, lane_chunk)

@@ -47,7 +47,7 @@ class Buffer:
 
 @pytest.fixture(params=["compiled", "NumPy"])
 def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what Numba compiles, and without."""
+    """Run with compiled loops, and without."""
     if request.param == "compiled":
         pytest.importorskip("numba")
         return

@@ -128,7 +128,7 @@ HEAD = """.version 9.0
 """
 THREADS = 64
 _NOT_ALONE = re.compile(r"brx|call|ret|exit|trap|wgmma|bra|param|barrier|nanosleep")
-"""What needs more around it than a statement, or is drawn on its own."""
+"""Binders that need more around them than a statement, or are drawn on their own."""
 
 
 def opcodes(rng: random.Random, count: int) -> list[str]:

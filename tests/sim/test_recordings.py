@@ -1,4 +1,4 @@
-"""What a GPU made of every arithmetic instruction, replayed on the CPU executor.
+"""A GPU's results of every arithmetic instruction, replayed on the CPU executor.
 
 ``tools/record_hardware.py`` makes the recordings; ``sim/recordings`` says of what, and how they are
 compared.

@@ -1,4 +1,4 @@
-"""What Numba compiles, where it is installed: loops over elements in which NumPy would go over
+"""Loops that Numba compiles, where it is installed: over elements, where NumPy would go over
 whole arrays once for each operation, and wait for memory.
 
 A compiled function and what NumPy does in its absence give the same bits; tests run both. The first

@@ -133,7 +133,7 @@ def _power(x: Any) -> Any:
 
 
 def gradual_power_of_two(x: AnyArray) -> AnyArray:
-    """Without ``.ftz``: far below it is the square of the power of x / 2, as the assembler has
+    """``ex2`` without ``.ftz``: far below the square of the power of x / 2, as the assembler has
     it.
     """
     low = x < -126

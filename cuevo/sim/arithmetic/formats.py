@@ -78,7 +78,7 @@ def patterns(value: AnyArray, name: str) -> AnyArray:
 
 
 def nan_patterns(x: AnyArray, name: str) -> AnyArray:
-    """What f16, bf16 or f32 have for the NaNs of float64 on an H200, as uint64: their sign, and the
+    """NaNs of f16, bf16 or f32 for those of float64 on an H200, as uint64: their sign, and the
     first bits of their fractions, of which the very first makes them quiet.
     """
     form, bits = FORMATS[name], x.view(np.uint64)

@@ -84,7 +84,7 @@ _LOGARITHMS = Parabolas(
     bias=29509,
     units=(-3, 1),
 )
-"""Of 1 to 2, in steps of 2^-23."""
+"""Logarithms of 1 to 2, in steps of 2^-23."""
 _POINT = 36
 _KEPT = np.int64(-1 << 53 - 24)
 """The bits of a float64 number that a float32 number has, too."""
@@ -109,7 +109,7 @@ def logarithm(x: AnyArray) -> AnyArray:
 
 
 def gradual_logarithm(x: AnyArray) -> AnyArray:
-    """Without ``.ftz``: of subnormal numbers with another exponent, as the assembler has it."""
+    """``lg2`` without ``.ftz``: of subnormal numbers with another exponent, as assembled."""
     tiny = np.abs(x) < 2.0**-126
     if not np.count_nonzero(tiny):
         return logarithm(x)

@@ -26,16 +26,16 @@ class Parabolas:
     rows: tuple[tuple[int, int, int], ...]
     """c0 and c2 in `units`; c1 in as much as makes a product with d one of 2^-15 steps."""
     bias: int
-    """Of every sum, in 2^-15 of a step."""
+    """Bias of every sum, in 2^-15 of a step."""
     units: tuple[int, int] = (-2, 0)
-    """Of c0 and c2: 2 to these powers, in steps of the result; quarters and whole ones if left out.
+    """Units of c0 and c2: 2 to these powers, in steps of the result; quarters and whole by default.
     """
     width: int = 23
     """Bits of a fraction."""
 
     @cached_property
     def bits(self) -> int:
-        """Of d."""
+        """Width of d."""
         return self.width - (len(self.rows).bit_length() - 1)
 
     @cached_property
@@ -44,7 +44,7 @@ class Parabolas:
         return (c0 << BELOW + self.units[0]) + self.bias, c1.copy(), c2 << self.units[1]
 
     def __call__(self, fraction: AnyArray) -> AnyArray:
-        """For fractions (int64) the results in whole steps."""
+        """Results for fractions (int64), in whole steps."""
         total = self.sums(fraction)
         total >>= BELOW
         return total
@@ -64,7 +64,7 @@ class Parabolas:
 
 @cache
 def squares() -> AnyArray:
-    """Of the first 15 bits of each d, of which alone the square has any, in steps of 2^-15."""
+    """Squares of the first 15 bits of each d, of which alone the square has any, in 2^-15."""
     d = np.arange(1 << BELOW, dtype=np.int64) << _WIDEST - BELOW
     bits = [d >> i & 1 for i in range(_WIDEST)]
     dropped = 2 * _WIDEST - BELOW

@@ -142,7 +142,7 @@ _RECIPROCALS = Parabolas(
     ),
     bias=2023,
 )
-"""Of 1 to 2, in steps of 2^-24."""
+"""Reciprocals of 1 to 2, in steps of 2^-24."""
 
 
 def reciprocal(x: AnyArray) -> AnyArray:
@@ -164,7 +164,7 @@ def reciprocal(x: AnyArray) -> AnyArray:
 
 
 def gradual_reciprocal(x: AnyArray) -> AnyArray:
-    """Without ``.ftz``: of what is subnormal, or becomes so, with another exponent between."""
+    """``rcp`` without ``.ftz``: with another exponent where x or the result is subnormal."""
     size = np.abs(x)
     scale = np.where(size < 2.0**-126, np.float32(2.0**24), np.float32(1))
     scale = np.where(size >= 2.0**126, np.float32(2.0**-24), scale)

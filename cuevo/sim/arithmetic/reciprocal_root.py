@@ -147,7 +147,7 @@ _ROOTS = Parabolas(
     units=(-1, 2),
     width=24,
 )
-"""Of 1 to 4, in steps of 2^-25."""
+"""Reciprocal roots of 1 to 4, in steps of 2^-25."""
 
 
 def reciprocal_root(x: AnyArray) -> AnyArray:
@@ -167,7 +167,7 @@ def reciprocal_root(x: AnyArray) -> AnyArray:
 
 
 def gradual_reciprocal_root(x: AnyArray) -> AnyArray:
-    """Without ``.ftz``: of subnormal numbers with another exponent, as the assembler has it."""
+    """``rsqrt`` without ``.ftz``: of subnormal numbers with another exponent, as assembled."""
     tiny = np.abs(x) < 2.0**-126
     if not np.count_nonzero(tiny):
         return reciprocal_root(x)

@@ -24,14 +24,16 @@ from cuevo.sim.arithmetic.compiled import compiled
 from cuevo.sim.arithmetic.narrow_sums import HIGHEST, LOWEST, NO_TERM, ZERO, narrow_sums
 
 __all__ = [
-    *("BF16", "F16", "TF32", "Block", "block", "block_dot", "multiply_accumulate"),
+    *("BF16", "F16", "OPERAND_TYPES", "TF32", "Block", "block", "block_dot", "multiply_accumulate"),
     "round_toward_zero",
 ]
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TF32 = np.dtype(np.float32)
-"""As operands, float32 numbers are tf32: their low 13 bits are not looked at."""
+"""Type of tf32 operands: float32, the low 13 bits of which are not looked at."""
+OPERAND_TYPES: dict[str, AnyDType] = {"f16": F16, "bf16": BF16, "tf32": TF32}
+"""Types of A and B by their names in opcodes."""
 
 # What every block is aligned to at least.
 _SMALLEST = -133

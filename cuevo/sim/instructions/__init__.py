@@ -1,1 +1,3 @@
-"""Instructions: ``forms.txt`` says which there are, the modules what they do."""
+"""The instruction set. ``forms.txt`` is the table of forms that are supported, which `table` reads;
+each module binds the forms of one family: their operands, once, to a step that runs them.
+"""

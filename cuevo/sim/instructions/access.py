@@ -1,4 +1,4 @@
-"""What loads, stores and atomics have in common: addresses, vectors of registers, policies."""
+"""Common parts of loads, stores and atomics: addresses, vectors of registers, policies."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ from cuevo.sim.text.syntax import AddressOperand, RegisterOperand, SymbolOperand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 POLICY = np.uint64(0x501C << 48)
-"""What cache policies begin with here; on hardware their form is not documented."""
+"""Upper bits of cache policies here; on hardware their form is not documented."""
 _TAG = np.uint64(0xFFFF << 48)
 
 
 def shape(m: Modifiers) -> tuple[ScalarType, int, int]:
-    """Of an access such as ``v4.b32``: the type, the number of elements, and the bytes, which are
+    """Shape of an access such as ``v4.b32``: type, number of elements, and bytes, which are
     also the alignment.
     """
     vector, _, name = m["access"].rpartition(".")
@@ -99,19 +99,19 @@ def shared_address(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyA
 
 
 def shared_places(
-    b: Binder, m: Modifiers, index: int, size: int, *, by_engine: bool = False
+    b: Binder, m: Modifiers, index: int, size: int, *, by_async_unit: bool = False
 ) -> Callable[[Mask], AnyArray]:
     """Indices of units of `size` bytes of shared memory, also of that of other blocks where the
-    opcode says ``.shared::cluster``. `by_engine`: not the thread itself gets there, but a copy.
+    opcode says ``.shared::cluster``. `by_async_unit`: not the thread itself gets there, but a copy.
     """
     if "shared::cluster" in (m.get("space"), m.get("to")):
-        return cluster_places(b, m, index, size, by_engine=by_engine)
+        return cluster_places(b, m, index, size, by_async_unit=by_async_unit)
     address, machine = shared_address(b, m, index), b.machine
     return lambda mask: machine.shared.indices(address(mask), size, mask)
 
 
 def cluster_places(
-    b: Binder, m: Modifiers, index: int, size: int, *, by_engine: bool = False
+    b: Binder, m: Modifiers, index: int, size: int, *, by_async_unit: bool = False
 ) -> Callable[[Mask], AnyArray]:
     """The same of the memory of any block of the cluster, whether the opcode says so or takes
     generic addresses.
@@ -120,7 +120,7 @@ def cluster_places(
 
     def places(mask: Mask) -> AnyArray:
         found = machine.shared.cluster_indices(address(mask), size, mask)
-        machine.reach(found, size, mask, by_engine=by_engine)
+        machine.reach(found, size, mask, by_async_unit=by_async_unit)
         return found
 
     return places

@@ -15,7 +15,7 @@ from cuevo.sim.memory.spaces import FIRST, WINDOWS
 from cuevo.sim.text.types import TYPES, ScalarType
 
 Function = Callable[..., Any]
-"""What was found and the operands to what is left; on scalars or arrays."""
+"""Maps the value found and the operands to the value left; on scalars or arrays."""
 
 _FUNCTIONS: dict[str, Function] = {
     "add": np.add,
@@ -33,7 +33,7 @@ _FUNCTIONS: dict[str, Function] = {
 
 
 def _halves(name: str, op: str) -> Function:
-    """For bit patterns of ``f16`` or ``bf16``, subnormals kept; any NaN becomes canonical."""
+    """`op` on bit patterns of ``f16`` or ``bf16``: subnormals are kept, NaNs become canonical."""
     functions: dict[str, Function] = {"add": np.add, "min": np.fmin, "max": np.fmax}
     function = functions[op]
 
@@ -62,7 +62,7 @@ def _function(m: Modifiers, scalar: ScalarType) -> Function:
 
 
 def combining(op: str, name: str) -> tuple[Callable[[AnyArray, AnyArray], AnyArray], ScalarType]:
-    """What `op` on elements of the type `name` makes of arrays, and the type to see them as."""
+    """The function of arrays that `op` on elements of the type `name` is, and their NumPy type."""
     m = {"op": op, "type": name}
     scalar = _operand_type(m)
     function = _function(m, scalar)
@@ -101,7 +101,7 @@ def _operand_type(m: Modifiers) -> ScalarType:
 
 
 class _Places:
-    """Where an instruction reads and writes; generic addresses must all be in one state space."""
+    """Places that an instruction reads and writes; generic addresses are all in one state space."""
 
     def __init__(self, b: Binder, m: Modifiers, index: int, size: int) -> None:
         self._space = m["space"].split("::")[0]

@@ -11,7 +11,7 @@ from cuevo.sim.text.types import TYPES
 
 
 def create_policy(b: Binder, m: Modifiers) -> Step:
-    """How L2 keeps a fraction of the lines, a hint; a fraction is above 0 and at most 1."""
+    """Make a hint for L2 to keep a fraction of the lines; it is above 0 and at most 1."""
     policy, machine = b.destination(b.operand(0), TYPES["b64"]), b.machine
     fraction = b.whole(b.operand(1), TYPES["f32"]) if b.operands == 2 else np.ones(machine.shape)
 
@@ -63,8 +63,8 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 
 def hint_of_line(b: Binder, m: Modifiers) -> Step:
-    """discard and applypriority of whole lines: of what is discarded nobody may read the old
-    content, which is not checked.
+    """discard and applypriority of whole lines. Reads of discarded content are undefined, which is
+    not checked.
     """
     address, size, machine = access.wide_address(b, 0), b.constant(b.operand(1)), b.machine
     if size != 128:

@@ -14,7 +14,7 @@ from cuevo.sim.text.types import TYPES
 
 
 def _offset(b: Binder, m: Modifiers) -> Callable[[Mask], tuple[AnyArray, AnyArray]]:
-    """What is left of an address without its window, and the window's begin."""
+    """An address without its window, and the window's begin."""
     scalar = TYPES[m["type"]]
     address = b.whole(b.operand(1), scalar)
     window = scalar.dtype.type(0 if "space" in m else WINDOWS["shared"])

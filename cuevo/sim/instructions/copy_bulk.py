@@ -128,14 +128,16 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
-    """The mbarriers that count the bytes of copies; the engine must know of their making."""
-    places, machine = access.shared_places(b, m, index, BYTES, by_engine=True), b.machine
+    """The mbarriers that count the bytes of copies; the TMA unit must know of their making."""
+    places, machine = access.shared_places(b, m, index, BYTES, by_async_unit=True), b.machine
 
     def slots(mask: Mask) -> AnyArray:
         indices = places(mask)
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
-        machine.causality.check_told(indices[lanes], BYTES, machine.causality.warp_of_lane[lanes])
+        machine.happens_before.check_told(
+            indices[lanes], BYTES, machine.happens_before.warp_of_lane[lanes]
+        )
         return found
 
     return slots
@@ -147,7 +149,7 @@ def runs(
     """Indices of the first units of 16 bytes of runs of shared memory, of so many bytes each; all
     of them must exist.
     """
-    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT, by_engine=True)
+    first = access.shared_places(b, {"space": "shared", **m}, index, UNIT, by_async_unit=True)
     address, machine = b.address(b.operand(index), ".shared"), b.machine
 
     def check(count: AnyArray, mask: Mask) -> AnyArray:
@@ -181,7 +183,7 @@ def tell(
     ranks: AnyArray | None,
     reads: AnyArray | None = None,
 ) -> None:
-    """Give a load to the engine; with `ranks`, one for each of their blocks, at the same places."""
+    """Give a load to the TMA unit; with `ranks`, a copy each at the same places of their blocks."""
     if ranks is None:
         machine.async_copies.load(units, values, slot, thread[1], reads)
         return
@@ -195,7 +197,7 @@ def tell(
             unit = shared.in_block_of_rank(mbarriers.unit_of(slot), BYTES, rank)
             machine.require_running(np.array(shared.block_of(unit, BYTES)), lanes)
             there = mbarriers.slot_of_unit(unit, lanes)
-            machine.causality.check_told(np.array([unit]), BYTES, np.array([thread[1]]))
+            machine.happens_before.check_told(np.array([unit]), BYTES, np.array([thread[1]]))
             machine.async_copies.load(units + move, values, there, thread[1])
 
 

@@ -19,7 +19,7 @@ from cuevo.sim.text.syntax import AddressOperand
 from cuevo.sim.text.types import TYPES
 
 _ALIGNED = 128
-"""What the shared address of a box is a multiple of."""
+"""Alignment of the shared address of a box."""
 
 
 def load(b: Binder, m: Modifiers) -> Step:

@@ -11,7 +11,7 @@ from cuevo.sim.machine.binder import Binder
 from cuevo.sim.text.types import TYPES
 
 _NANS = {"fma": (0, 2, 1), "mad": (0, 2, 1), "div": (1, 0)}
-"""Of which operand a NaN goes on, the last one first: as an H200 does it."""
+"""Operands in the order in which their NaNs are overridden, as an H200 does it."""
 
 
 def _float64(b: Binder, compute: Callable[..., AnyArray]) -> Step:
@@ -42,7 +42,7 @@ def arithmetic(b: Binder, m: Modifiers) -> Step:
 
 
 def approximate(b: Binder, m: Modifiers) -> Step:
-    """With ``.ftz`` of the upper words alone, as the result has nothing in its lower one."""
+    """Approximate by the upper words alone with ``.ftz``: the result has nothing in its lower."""
     rough = bool(m.get("ftz"))
     word = ~np.uint64(0xFFFFFFFF)
 

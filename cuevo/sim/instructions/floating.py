@@ -18,7 +18,7 @@ _ROUND = "{round:.rn|.rz|.rm|.rp}"
 
 
 def _finish(out: AnyArray, sat: bool) -> None:
-    """What comes after rounding and flushing: saturation, the canonical NaN."""
+    """Finish a rounded and flushed result: saturation, the canonical NaN."""
     if sat:
         # NaN saturates to +0; the sum turns -0 into +0.
         np.copyto(out, np.nan_to_num(np.clip(out, 0, 1), nan=0.0) + np.float32(0))
@@ -182,7 +182,7 @@ _MODELLED: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[AnyArray], 
     "lg2": (logarithm, gradual_logarithm),
     "rsqrt": (reciprocal_root, gradual_reciprocal_root),
 }
-"""With ``.ftz``, and without."""
+"""Functions with ``.ftz``, and without."""
 
 
 def approximate(b: Binder, m: Modifiers) -> Step:

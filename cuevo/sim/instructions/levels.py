@@ -30,7 +30,7 @@ class Level(NamedTuple):
         return Level(max(each.version for each in listed), number, special)
 
     def refusal(self, kernel: "Level") -> str:
-        """What a kernel must have and `kernel` has not; "" if nothing is missing."""
+        """The requirement that `kernel` does not meet, in words; "" if it meets all."""
         if self.special:
             if (kernel.number, kernel.special) != (self.number, self.special):
                 return f"{self.target}; the target is {kernel.target}"
@@ -42,7 +42,7 @@ class Level(NamedTuple):
 
 
 ANY = Level((1, 0), 10)
-"""What every kernel has."""
+"""The level of every kernel."""
 
 
 def level(text: str) -> Level:
@@ -62,18 +62,18 @@ FIRST_VERSIONS = {
     "sm_103f": (8, 8), "sm_110": (9, 0), "sm_110a": (9, 0), "sm_110f": (9, 0), "sm_120": (8, 7),
     "sm_120a": (8, 7), "sm_120f": (8, 8), "sm_121": (8, 8), "sm_121a": (8, 8), "sm_121f": (8, 8),
 }  # fmt: skip
-"""Of each ``.target`` the first PTX ISA version that has it."""
+"""First PTX ISA version of each ``.target``."""
 
 
 def declared(version: str, target: str) -> Level:
-    """The level of ``.version`` and ``.target``. Raises ValueError if they are not of this world,
-    or not of one.
+    """The level of ``.version`` and ``.target``. Raises ValueError if one of them does not
+    exist, or the version does not have the target.
     """
     parts = re.fullmatch(r"(\d+)\.(\d+)", version)
     if parts is None:
         raise ValueError(f"the text must begin with .version, such as 7.0; this has {version!r}")
     if target not in FIRST_VERSIONS:
-        raise ValueError(f"the CPU executor does not know the .target {target!r}")
+        raise ValueError(f"the CPU executor does not support the .target {target!r}")
     match = re.fullmatch(r"sm_(\d+)([af]?)", target)
     assert match is not None
     found = Level((int(parts[1]), int(parts[2])), int(match[1]), match[2])

@@ -4,39 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.layouts import (
-    LDMATRIX,
-    LDMATRIX_TRANS,
-    MMA_M8N8K4_A_COL,
-    MMA_M8N8K4_A_ROW,
-    MMA_M8N8K4_B_COL,
-    MMA_M8N8K4_B_ROW,
-    MMA_M8N8K4_F16,
-    MMA_M8N8K4_F32,
-    MMA_M16N8_F16,
-    MMA_M16N8_F32,
-    MMA_M16N8K4_A_TF32,
-    MMA_M16N8K4_B_TF32,
-    MMA_M16N8K8_A,
-    MMA_M16N8K8_A_TF32,
-    MMA_M16N8K8_B,
-    MMA_M16N8K8_B_TF32,
-    MMA_M16N8K16_A,
-    MMA_M16N8K16_A_8BIT,
-    MMA_M16N8K16_B,
-    MMA_M16N8K16_B_8BIT,
-    MMA_M16N8K32_A_8BIT,
-    MMA_M16N8K32_B_8BIT,
-    Fragment,
-)
+from cuevo.layouts import LDMATRIX, LDMATRIX_TRANS, Fragment, mma_shape
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.arithmetic.quad_product import quad_product
-from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_accumulate
+from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
-from cuevo.sim.machine.fragments import elements, matrix_of, registers_of
 from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.fragments import elements, matrix_of, registers_of
 from cuevo.sim.text.syntax import Operand
 from cuevo.sim.text.types import TYPES, ScalarType
 
@@ -184,25 +160,16 @@ def _mma(
 
 _FLOATS: dict[str, AnyDType] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 _BYTES: dict[str, AnyDType] = {"s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
-_OPERANDS = {
-    ("m16n8k8", F16): (MMA_M16N8K8_A, MMA_M16N8K8_B),
-    ("m16n8k8", BF16): (MMA_M16N8K8_A, MMA_M16N8K8_B),
-    ("m16n8k16", F16): (MMA_M16N8K16_A, MMA_M16N8K16_B),
-    ("m16n8k16", BF16): (MMA_M16N8K16_A, MMA_M16N8K16_B),
-    ("m16n8k4", TF32): (MMA_M16N8K4_A_TF32, MMA_M16N8K4_B_TF32),
-    ("m16n8k8", TF32): (MMA_M16N8K8_A_TF32, MMA_M16N8K8_B_TF32),
-}
 
 
 def multiply(b: Binder, m: Modifiers) -> Step:
-    dtype = {"f16": F16, "bf16": BF16, "tf32": TF32}[m["a"]]
+    shape, dtype = mma_shape(m["shape"], m["a"]), OPERAND_TYPES[m["a"]]
     arithmetic = block(b.arch, dtype)
-    of_a, of_b = _OPERANDS[m["shape"], dtype]
-    of_c = MMA_M16N8_F32 if m["c"] == "f32" else MMA_M16N8_F16
+    of_c = shape.accumulators[m["c"]]
     pattern = np.dtype(f"u{dtype.itemsize}")
     return _mma(
         b,
-        (of_a, of_b, of_c, of_c),
+        (shape.a["row"], shape.b["col"], of_c, of_c),
         (pattern, pattern, _FLOATS[m["c"]]),
         lambda left, right, c: multiply_accumulate(left, right, c, dtype, arithmetic),
     )
@@ -213,12 +180,8 @@ _INTEGERS = np.iinfo(np.int32)
 
 def multiply_bytes(b: Binder, m: Modifiers) -> Step:
     """Integers of 8 bits, exactly; the sum wraps around, or with ``.satfinite`` stays at an end."""
-    wide, saturates = m["shape"] == "m16n8k32", bool(m["satfinite"])
-    of_a, of_b = (
-        (MMA_M16N8K32_A_8BIT, MMA_M16N8K32_B_8BIT)
-        if wide
-        else (MMA_M16N8K16_A_8BIT, MMA_M16N8K16_B_8BIT)
-    )
+    shape, saturates = mma_shape(m["shape"], m["a"]), bool(m["satfinite"])
+    of_c = shape.accumulators["s32"]
 
     def multiply(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
         # As float64, which holds every such sum, the products are one call of a library.
@@ -230,14 +193,14 @@ def multiply_bytes(b: Binder, m: Modifiers) -> Step:
         return np.ascontiguousarray(total.astype(np.int32))
 
     types = _BYTES[m["a"]], _BYTES[m["b"]], np.dtype(np.int32)
-    return _mma(b, (of_a, of_b, MMA_M16N8_F32, MMA_M16N8_F32), types, multiply)
+    return _mma(b, (shape.a["row"], shape.b["col"], of_c, of_c), types, multiply)
 
 
 def multiply_quads(b: Binder, m: Modifiers) -> Step:
     """Four products, one a quad pair; C in fp16 may become D in fp32."""
-    of_a = MMA_M8N8K4_A_ROW if m["a"] == "row" else MMA_M8N8K4_A_COL
-    of_b = MMA_M8N8K4_B_ROW if m["b"] == "row" else MMA_M8N8K4_B_COL
-    of_c, of_d = (MMA_M8N8K4_F32 if m[x] == "f32" else MMA_M8N8K4_F16 for x in "cd")
+    shape = mma_shape("m8n8k4", "f16")
+    of_a, of_b = shape.a[m["a"]], shape.b[m["b"]]
+    of_c, of_d = (shape.accumulators[m[each]] for each in "cd")
     arch, result = b.arch, _FLOATS[m["d"]]
     halves = np.dtype(np.uint16)
 

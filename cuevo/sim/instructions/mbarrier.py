@@ -69,7 +69,7 @@ def expect(b: Binder, m: Modifiers) -> Step:
 
 
 def complete(b: Binder, m: Modifiers) -> Step:
-    """As if an asynchronous copy had delivered so many bytes."""
+    """Count bytes as if an asynchronous copy had delivered them."""
     slots, machine = _slots(b, m, 0), b.machine
     count = b.whole(b.operand(1), TYPES["u32"])
 

@@ -62,8 +62,8 @@ def _targets(
     """Indices of the units of `size` bytes that data goes to, the mbarriers that count it, and the
     lanes.
     """
-    data = access.cluster_places(b, m, 0, size, by_engine=True)
-    mbarriers = access.cluster_places(b, m, 2, BYTES, by_engine=True)
+    data = access.cluster_places(b, m, 0, size, by_async_unit=True)
+    mbarriers = access.cluster_places(b, m, 2, BYTES, by_async_unit=True)
     machine = b.machine
 
     def find(mask: Mask) -> tuple[AnyArray, AnyArray, AnyArray]:
@@ -78,6 +78,6 @@ def _targets(
 
 
 def _in_order(each: AnyArray, lanes: AnyArray) -> AnyArray:
-    """Those of the marked lanes, warp by warp."""
+    """Values of the marked lanes, warp by warp."""
     found: AnyArray = each.T[lanes.T]
     return found

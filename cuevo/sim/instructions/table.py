@@ -86,7 +86,7 @@ class Parameter:
     count: str
     """Registers of a vector: a number, or the choice that says it; "" for one alone."""
     divisor: int
-    """What the number of the choice is divided by."""
+    """Divisor of the choice's number."""
     type: str
     when: str
     """The choice that it comes with."""
@@ -104,9 +104,9 @@ class Form:
     groups: tuple[Group, ...]
     operands: tuple[Parameter, ...]
     optional: int
-    """How many of the last operands may be missing."""
+    """Number of last operands that may be missing."""
     level: Level
-    """Of the form, whatever the choices."""
+    """Level of the form, whatever the choices."""
     binder: str
     """``module.function``, below `cuevo.sim.instructions`."""
     control: bool
@@ -123,7 +123,7 @@ class Form:
         return bind
 
     def counts(self, modifiers: Modifiers) -> range:
-        """How many operands an opcode of the form may have."""
+        """Numbers of operands that an opcode of the form may have."""
         most = sum(not each.when or bool(modifiers[each.when]) for each in self.operands)
         return range(most - self.optional, most + 1)
 
@@ -136,7 +136,7 @@ class Form:
         )
 
     def level_of(self, modifiers: Modifiers) -> Level:
-        """What an opcode of the form asks for, by its choices."""
+        """Level that an opcode of the form asks for, by its choices."""
         asked = [self.level]
         for group in self.groups:
             for text, raised in group.choices:
@@ -152,7 +152,9 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
     opcode, count = instruction.opcode, len(instruction.operands)
     matches = _matches(opcode)
     if not matches:
-        raise PtxError(instruction.line, f"the CPU executor does not know the instruction {opcode}")
+        raise PtxError(
+            instruction.line, f"the CPU executor does not support the instruction {opcode}"
+        )
     fitting = [each for each in matches if count in each[0].counts(each[1])]
     if not fitting:
         counts = [count for form, chosen, _ in matches for count in form.counts(chosen)]

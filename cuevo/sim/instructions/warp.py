@@ -71,7 +71,7 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
     mode, machine = m["mode"], b.machine
 
     def sources(by: AnyArray, control: AnyArray, lane: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """For each lane, the lane that it reads, and whether that is in range."""
+        """The lane that each lane reads, and whether that is in range."""
         by, control = by.astype(np.int64) & 31, control.astype(np.int64)
         clamp, segment = control & 31, control >> 8 & 31
         highest = (lane & segment) | (clamp & ~segment)
@@ -194,7 +194,7 @@ def reduce(b: Binder, m: Modifiers) -> Step:
 
 
 def barrier(b: Binder, m: Modifiers) -> Step:
-    """Its members must reach it; it orders what they do to shared memory."""
+    """Wait for the members; orders their accesses to shared memory."""
     check, races = _members(b, 0), b.machine.shared.races
 
     def step(mask: Mask) -> None:
@@ -210,11 +210,11 @@ def fence(b: Binder, m: Modifiers) -> Step:
 
 
 def fence_proxy(b: Binder, m: Modifiers) -> Step:
-    """What was written before is for asynchronous units to see."""
+    """Make earlier writes visible to asynchronous units."""
     machine = b.machine
     if m["space"] == "global":
         return lambda mask: None
-    return lambda mask: machine.causality.fence_proxy(mask)
+    return lambda mask: machine.happens_before.fence_proxy(mask)
 
 
 def fence_init(b: Binder, m: Modifiers) -> Step:
@@ -223,7 +223,7 @@ def fence_init(b: Binder, m: Modifiers) -> Step:
 
     def step(mask: Mask) -> None:
         if machine.asynchronous:
-            machine.causality.fence_proxy(mask, machine.mbarriers.words())
+            machine.happens_before.fence_proxy(mask, machine.mbarriers.words())
 
     return step
 
@@ -293,7 +293,7 @@ def elect(b: Binder, m: Modifiers) -> Step:
 
 
 def nothing(b: Binder, m: Modifiers) -> Step:
-    """What a debugger, a profiler or a clock would notice, and no result."""
+    """Do nothing: effects that only a debugger, a profiler or a clock would notice."""
     for operand in b.instruction.operands:
         b.source(operand, TYPES["u32"])
     return lambda mask: None

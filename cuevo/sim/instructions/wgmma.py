@@ -5,29 +5,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cuevo.layouts import (
-    M16N8,
-    M16N8_F16,
-    MMA_M16N8K8_A_TF32,
-    MMA_M16N8K16_A,
-    MatrixOperand,
-)
-from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
-from cuevo.sim.arithmetic.tensor_core import BF16, F16, TF32, block, multiply_accumulate
+from cuevo.layouts import M16N8, M16N8_F16, MatrixOperand, mma_shape
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.matrix import whole_warps
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.machine.fragments import matrix_of
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.machine.wgmma_operands import Read, read_matrix
+from cuevo.sim.memory.fragments import matrix_of
 from cuevo.sim.text.syntax import IntegerOperand, Operand, RegisterOperand, VectorOperand
 from cuevo.sim.text.types import TYPES
 
 _ROWS = 64
-_TYPES: dict[str, AnyDType] = {"f16.f16": F16, "bf16.bf16": BF16, "tf32.tf32": TF32}
 _COLUMNS_AT_ONCE = 2048
-"""Of all warps: more would leave the second cache."""
+"""Columns of all warps together: more would leave the second cache."""
 
 
 def fence(b: Binder, m: Modifiers) -> Step:
@@ -117,7 +110,8 @@ def _registers(b: Binder, operands: Sequence[Operand], *types: str) -> tuple[Reg
 def multiply(b: Binder, m: Modifiers) -> Step:
     """Each warp computes its 16 rows; `cuevo.sim.sync.warpgroups` says when they are there."""
     operands, machine = _operands(b, m), b.machine
-    n, dtype = int(m["n"]), _TYPES[m["ab"]]
+    n, operand_type = int(m["n"]), m["ab"].split(".")[0]
+    dtype = OPERAND_TYPES[operand_type]
     arithmetic, element = block(b.arch, dtype), dtype.itemsize
     packed = m["d"] == "f16"
     slots = [operand.register.slot for operand in operands.d]
@@ -128,7 +122,7 @@ def multiply(b: Binder, m: Modifiers) -> Step:
     ]
     b.keeps.update(slots, slots_of_a)
     scale = _scale(b, slots)
-    read_a = _a_of_registers(b, operands.a, dtype) if operands.a else None
+    read_a = _a_of_registers(b, operands.a, operand_type) if operands.a else None
     if read_a is None:
         bits_a = b.whole(b.operand(1), TYPES["b64"])
         left = MatrixOperand(_ROWS, element, operands.mn_major_a)
@@ -196,12 +190,14 @@ def _scale(b: Binder, slots: list[int]) -> Callable[[], AnyArray]:
 
 
 def _a_of_registers(
-    b: Binder, operands: tuple[RegisterOperand, ...], dtype: AnyDType
+    b: Binder, operands: tuple[RegisterOperand, ...], operand_type: str
 ) -> Callable[[AnyArray | None], AnyArray]:
     """A as patterns (16, depth, warps), of some warps or of all."""
     registers = [b.source(each, TYPES["b32"]) for each in operands]
-    fragment = MMA_M16N8K8_A_TF32 if dtype == TF32 else MMA_M16N8K16_A
-    pattern = np.dtype(f"u{dtype.itemsize}")
+    size = OPERAND_TYPES[operand_type].itemsize
+    # A warp holds its 16 rows as mma has them, 32 bytes along k.
+    fragment = mma_shape(f"m16n8k{32 // size}", operand_type).a["row"]
+    pattern = np.dtype(f"u{size}")
 
     def read(warps: AnyArray | None) -> AnyArray:
         taken = registers if warps is None else [each[:, warps] for each in registers]

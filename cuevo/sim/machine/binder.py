@@ -1,8 +1,9 @@
 """Operands of an instruction to arrays of a machine.
 
-Binding happens twice: when a kernel is loaded, to a machine of one warp, so that everything that
-the executor does not know is refused then, and the registers that each instruction reads and writes
-become known; and when an instruction is first run on a machine.
+Binding happens twice: when a kernel is loaded, to a machine of one warp, so that whatever the CPU
+executor does not support is refused then, and the registers that each instruction reads and writes
+become known (once for all instructions of a pattern); and when an instruction is first run on a
+machine.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class Binder:
         self.reads: set[int] = set()
         self.writes: set[int] = set()
         self.conditional: set[int] = set()
-        """Of `reads`: those that not every execution reads. The step itself looks whether they were
+        """Subset of `reads` that not every execution reads. The step itself looks whether they were
         written.
         """
         self.keeps: set[int] = set()
@@ -49,7 +50,7 @@ class Binder:
 
     @property
     def operands(self) -> int:
-        """How many there are; the table of forms has checked it."""
+        """Number of operands; the table of forms has checked it."""
         return len(self.instruction.operands)
 
     def operand(self, index: int) -> Operand:
@@ -103,7 +104,7 @@ class Binder:
         return values.view(scalar.dtype)
 
     def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
-        """Like `source`, with constants spread over all lanes."""
+        """A `source` with constants spread over all lanes."""
         array = self.source(operand, scalar)
         shape = self.machine.shape
         return array if array.shape == shape else np.broadcast_to(array, shape)
@@ -168,7 +169,7 @@ class Binder:
     # -- Destinations -----------------------------------------------------------------------------
 
     def destination(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
-        """The register to write, seen as `scalar`; an array that nobody reads for ``_``."""
+        """The register to write, seen as `scalar`; an array that is never read for ``_``."""
         if isinstance(operand, SinkOperand):
             return self.machine.scratch("sink", scalar.dtype)
         if not isinstance(operand, RegisterOperand) or operand.negated:

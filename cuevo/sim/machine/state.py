@@ -14,7 +14,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask
 from cuevo.sim.faults import Fault
 from cuevo.sim.memory.global_memory import GlobalMemory
-from cuevo.sim.memory.happens_before import Causality
+from cuevo.sim.memory.happens_before import HappensBefore
 from cuevo.sim.memory.races import Races, Unwatched
 from cuevo.sim.memory.shared_memory import WINDOW, SharedMemory
 from cuevo.sim.memory.thread_memory import ConstantMemory, LocalMemory
@@ -24,13 +24,13 @@ from cuevo.sim.sync.cluster_barrier import ClusterBarrier
 from cuevo.sim.sync.copy_groups import Copies
 from cuevo.sim.sync.flow import Flow
 from cuevo.sim.sync.mbarriers import Mbarriers
-from cuevo.sim.sync.warpgroups import Warpgroups
+from cuevo.sim.sync.warpgroups import WARPS, Warpgroups
 from cuevo.sim.text.syntax import Function, Register, Variable
 from cuevo.sim.text.types import TYPES
 
 LANES = 32
 MULTIPROCESSORS = 132
-"""Over which the blocks of a grid are spread, one after the other."""
+"""SMs that the blocks of a grid are spread over, one after the other."""
 _RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (16, 32, 64, 128)}}
 
 
@@ -93,7 +93,7 @@ class Machine:
         self.written: dict[int, AnyArray] = {}
         self.shared_address, size = shared_layout(function.shared, geometry.shared_bytes)
         ordinary = Races if checks else Unwatched
-        order = Causality if _is_asynchronous(function) else ordinary
+        order = HappensBefore if _is_asynchronous(function) else ordinary
         cluster = geometry.cluster_blocks
         self.shared = SharedMemory(
             blocks, size, self.block_of_warp, self.warp_in_block, order, cluster
@@ -112,14 +112,14 @@ class Machine:
             self.shared.races.barrier,
             function.start,
         )
-        if isinstance(self.shared.races, Causality):
-            self.causality = self.shared.races
-            self.mbarriers = Mbarriers(self.shared, self.causality, self.flow)
+        if isinstance(self.shared.races, HappensBefore):
+            self.happens_before = self.shared.races
+            self.mbarriers = Mbarriers(self.shared, self.happens_before, self.flow)
             self.async_copies = AsyncCopies(
-                self.shape, self.shared, self.causality, self.mbarriers, self.copies
+                self.shape, self.shared, self.happens_before, self.mbarriers, self.copies
             )
             clusters = self.block_of_warp // cluster
-            self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.causality)
+            self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.happens_before)
             self.flow.after_exit = self._after_exit
         self.special = self._special_registers()
         self._clock = 0
@@ -158,32 +158,34 @@ class Machine:
     @property
     def asynchronous(self) -> bool:
         """Whether the kernel has mbarriers or works with asynchronous units: only then there are
-        `causality`, `mbarriers` and `async_copies`.
+        `happens_before`, `mbarriers` and `async_copies`.
         """
-        return isinstance(self.shared.races, Causality)
+        return isinstance(self.shared.races, HappensBefore)
 
     def go_on(self) -> bool:
-        """Nobody can: have asynchronous units finish what they were told, or let those that wait
-        look again; whether that may help.
+        """Let time pass when no lane can run: asynchronous units finish what is in flight, or
+        lanes that wait look again. Returns whether that may help.
         """
         if not self.asynchronous:
             return False
         before = self.mbarriers.progress
         if self.async_copies.deliver():
             return True
-        # Who was not woken by a phase may have something else to do than to wait.
+        # Lanes that no phase has woken may have other work than waiting.
         looked, self._looked = self._looked, before
         return looked != before and self.flow.wake(~self.cluster_barrier.waits)
 
-    def reach(self, indices: AnyArray, size: int, mask: Mask, *, by_engine: bool = False) -> None:
+    def reach(
+        self, indices: AnyArray, size: int, mask: Mask, *, by_async_unit: bool = False
+    ) -> None:
         """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
         not have exited, nor do so before it knows of this. Copies are counted by themselves.
         """
         blocks = indices * size // self.shared.stride
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
-        if self.asynchronous and not by_engine:
-            self.causality.visit(blocks[lanes], self.causality.warp_of_lane[lanes])
+        if self.asynchronous and not by_async_unit:
+            self.happens_before.visit(blocks[lanes], self.happens_before.warp_of_lane[lanes])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
         """The block of each of the lanes must not have exited."""
@@ -201,7 +203,7 @@ class Machine:
         gone, self._present = self._present & ~running, running
         if gone.any():
             self.async_copies.check_exit(gone)
-            self.causality.check_exit(gone)
+            self.happens_before.check_exit(gone)
 
     def finish(self) -> None:
         """All lanes have exited."""
@@ -211,7 +213,10 @@ class Machine:
     @cached_property
     def warpgroups(self) -> Warpgroups:
         """Made for kernels that have wgmma; the others pay nothing for it."""
-        return Warpgroups(self)
+        in_block = -(-self.geometry.warps // WARPS)
+        warpgroups = self.block_of_warp * in_block + self.warp_in_block // WARPS
+        names = [register.name for register in self.function.registers]
+        return Warpgroups(self.flow, self.shared, warpgroups, names)
 
     def tick(self) -> None:
         """Time goes on: each look at a clock finds it further."""
@@ -222,7 +227,7 @@ class Machine:
             self.special[name][...] = self._clock & 0xFFFFFFFF
 
     def address_of(self, variable: Variable) -> int:
-        """Where a variable begins in its state space."""
+        """Address of a variable in its state space."""
         match variable.space:
             case ".param":
                 return self.parameter_offset(variable.name)
@@ -241,7 +246,7 @@ class Machine:
         return self.flow.alive
 
     def parameter_offset(self, name: str) -> int:
-        """Where a parameter begins in the parameter block."""
+        """Offset of a parameter in the parameter block."""
         position = 0
         for variable in self.function.parameters.values():
             assert variable.size is not None

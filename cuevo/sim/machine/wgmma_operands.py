@@ -20,7 +20,7 @@ class Read(NamedTuple):
     matrix: AnyArray
     """Patterns: A as (16, depth, warps), B as (depth, rows, warps)."""
     indices: list[AnyArray]
-    """Of units of `CHUNK_BYTES`, (32, warps) each, as `SharedMemory.indices` has them."""
+    """Indices of units of `CHUNK_BYTES`, (32, warps) each, as `SharedMemory.indices` has them."""
 
 
 def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[AnyArray, AnyArray]:
@@ -33,12 +33,12 @@ def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[Any
     indices = machine.shared.indices(own, CHUNK_BYTES, mask)
     if mask is None:
         values = machine.shared.begin_async_read(
-            indices.ravel(), machine.causality.warp_of_lane.ravel()
+            indices.ravel(), machine.happens_before.warp_of_lane.ravel()
         )
         return values.reshape(indices.shape), indices
     values = np.zeros(indices.shape, unit_dtype(CHUNK_BYTES))
     values[mask] = machine.shared.begin_async_read(
-        indices[mask], machine.causality.warp_of_lane[mask]
+        indices[mask], machine.happens_before.warp_of_lane[mask]
     )
     return values, indices
 
@@ -107,7 +107,7 @@ def _check(operand: MatrixOperand, descriptor: MatrixDescriptor, here: AnyArray)
     refuse(descriptor.rest != 0, "a descriptor has bits set that belong to none of its fields")
     refuse(
         descriptor.base_offset != 0,
-        "a descriptor with a base offset: the CPU executor knows none but 0",
+        "a descriptor with a base offset: the CPU executor supports none but 0",
     )
     row_bytes = descriptor.swizzle
     # Bits of an address below 8 rows, less those within a row; none without a swizzle.

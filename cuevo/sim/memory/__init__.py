@@ -1,3 +1,4 @@
-"""The state spaces of a launch, what their accesses cost, and who may see which byte: data races
-and the happens-before relation.
+"""Global, shared, local and constant memory and tensor tiles; the cost of accesses (banks,
+sectors); their order (data races, happens-before); registers as matrices of tensor cores
+(`fragments`).
 """

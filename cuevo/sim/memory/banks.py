@@ -25,10 +25,10 @@ _NOBODY = -1
 
 @dataclass(frozen=True)
 class BankUse:
-    """What an instruction of the text asked of the banks in one launch."""
+    """Use of the banks by an instruction of the text in one launch."""
 
     line: int
-    """In the rendered text."""
+    """Line of the rendered text."""
     origin: str
     """``ptx/<file>:<line>``, as errors have it."""
     opcode: str

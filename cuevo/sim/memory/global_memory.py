@@ -20,7 +20,7 @@ _ALIGNMENT = 16
 
 
 class Buffer(Protocol):
-    """What a launch must say of an array; `cuevo.arrays.ArrayView` has it."""
+    """An array as a launch takes it; `cuevo.arrays.ArrayView` is one."""
 
     @property
     def pointer(self) -> int: ...

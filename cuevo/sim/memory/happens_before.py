@@ -2,12 +2,13 @@
 
 Kernels that hand shared memory from warp to warp through mbarriers, or have it read and written by
 asynchronous units, order single warps, not the whole block. Here every warp has a vector clock: its
-own time, and how far it knows of the others'. Arriving at a barrier or an mbarrier releases what
-the warp knows, waiting there acquires it, and then time goes on for those who have released. An
-access races with an earlier one if the warp does not know of the time when that was made.
+own time, and the latest time of each other warp that happens before it. Arriving at a barrier or an
+mbarrier releases the warp's clock, waiting there acquires it, and then time goes on for those who
+have released. An access races with an earlier one if that does not happen before it: its time is
+later than what the warp's clock has for the one who made it.
 
 Data that an mbarrier counts is written by the mbarrier: it has a place of its own in the clocks, so
-that who has waited for another mbarrier does not know of it.
+that waiting for another mbarrier does not order it.
 
 For every word of 4 bytes there are its last writer, with the time, and the last time that each warp
 read it. Accesses of less than a word leave no mark. What asynchronous units read is counted in
@@ -17,7 +18,8 @@ Atomics race with ordinary accesses before them. Asynchronous ones, which come l
 those after them (`Reductions`).
 
 Asynchronous units see memory through a proxy of their own: what ordinary instructions have written
-is for them only after a ``fence.proxy.async``, by the writer or by somebody who knows of the write.
+is for them only after a ``fence.proxy.async``, by the writer or by a warp that the write happens
+before.
 """
 
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from cuevo.sim.memory.reductions import Reductions
 _WORD = 4
 
 
-class Causality:
+class HappensBefore:
     """The clocks of `blocks` blocks, each with `stride` bytes of storage; `warp_in_block` has a
     number for each warp. The warps of a `cluster` of blocks may all know of one another. It stands
     in for `Races`.
@@ -66,7 +68,7 @@ class Causality:
         self._reductions = Reductions(words, self._warps)
         self._clocks = np.zeros((0, 0), np.int32)
         self._visits = np.zeros((blocks, self._warps), np.int32)
-        """When each warp of a cluster has last reached into a block's memory from another one."""
+        """Time of each warp's last access to the memory of another block of its cluster."""
         self.reset()
 
     def reset(self) -> None:
@@ -98,7 +100,7 @@ class Causality:
         return self._clocks.shape[1]
 
     def release(self, warps: AnyArray) -> AnyArray:
-        """What each of `warps` knows, (warps, places); what they do from now on is later."""
+        """Clocks of `warps`, (warps, places), as they release them; they do all else later."""
         known = self._clocks[warps]
         own = np.unique(warps)
         self._clocks[own, self._own[own]] += 1
@@ -137,8 +139,8 @@ class Causality:
             self._order_lanes(np.flatnonzero(mask.any(axis=0)))
 
     def _order_lanes(self, warps: AnyArray) -> None:
-        """What was done before in any block's memory, by lanes of `warps` and to be simple by those
-        of their clusters' others, is ordered before what comes.
+        """Order earlier accesses to any block's memory before later ones: those by lanes of
+        `warps`, and to be simple by those of their clusters' others.
         """
         clusters = np.unique(self._block_of_warp[warps] // self._cluster)
         blocks = clusters[:, None] * self._cluster + np.arange(self._cluster)
@@ -204,7 +206,7 @@ class Causality:
     def end_reduction(
         self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
     ) -> None:
-        """Those of flat `indices` are, in the name of the mbarriers whose place and time stand
+        """Reductions of flat `indices` end, in the name of the mbarriers whose place and time stand
         beside each.
         """
         words, places = _spread(indices, size, places)
@@ -242,7 +244,7 @@ class Causality:
         self._check_fenced("works on", words, warps)
 
     def fence_proxy(self, mask: Mask, words: AnyArray | None = None) -> None:
-        """What the warps in `mask` have written, or know of, is for asynchronous units to see; of
+        """Make visible to asynchronous units what the warps in `mask` have written or know of, of
         `words` only, if they are given.
         """
         before = None if words is None else self._unfenced.copy()
@@ -281,15 +283,21 @@ class Causality:
         self._check_fenced("writes", words, warps)
 
     def end_async_write(
-        self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray, *, by_engine: bool
+        self,
+        indices: AnyArray,
+        size: int,
+        places: AnyArray,
+        times: AnyArray,
+        *,
+        by_async_unit: bool,
     ) -> None:
         """It has, in the name of the mbarrier whose place and time stand beside each. What is not
-        `by_engine` is of the generic proxy.
+        `by_async_unit` is of the generic proxy.
         """
         words, places = _spread(indices, size, places)
         _, times = _spread(indices, size, times)
         self._writer[words], self._written[words] = places, times
-        self._unfenced[words] = not by_engine
+        self._unfenced[words] = not by_async_unit
 
     # -- Inner ------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class LaneRaces:
         }
 
     def barrier(self, blocks: AnyArray | None) -> None:
-        """What was done before is ordered before what comes; `blocks` has the numbers or marks of
+        """Order earlier accesses before later ones; `blocks` has the numbers or flags of
         the blocks, None for all.
         """
         for tags in (self._writer, self._reader):

@@ -4,11 +4,11 @@ Two warps race if both touch a byte between two barriers, and one of them writes
 chunk advance together here, so a race would go unnoticed in the results; a GPU is not so kind.
 Races between the lanes of a warp: `lane_races`.
 
-For every byte of shared memory two tags say who wrote and who read it since the block's last
-barrier: 0 nobody, warp + 1, or `_SEVERAL`. An asynchronous copy writes when it is issued and again
-when it is waited for, so that its data is for other warps to read only after a barrier that follows
-the wait. A barrier of a part of the block clears all tags of the block: it may hide a race, it
-never invents one.
+For every byte of shared memory two tags name its writer and its reader since the block's last
+barrier: 0 for none, warp + 1, or `_SEVERAL`. An asynchronous copy writes when it is issued and
+again when it is waited for, so that its data is for other warps to read only after a barrier that
+follows the wait. A barrier of a part of the block clears all tags of the block: it may hide a race,
+it never invents one.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ class Races:
         arrived: AnyArray | None = None,
         released: AnyArray | None = None,
     ) -> None:
-        """What was done before is ordered before what comes; `blocks` marks the blocks, None for
+        """Order earlier accesses before later ones; `blocks` marks the blocks, None for
         all. Which warps arrived and which were released makes no difference here.
         """
         self._lanes.barrier(blocks)
@@ -164,7 +164,7 @@ def _bytes(units: AnyArray) -> AnyArray:
 
 
 class Unwatched(Races):
-    """Stands in for `Races` where nobody looks."""
+    """Stands in for `Races` where nothing is checked."""
 
     def __init__(
         self, blocks: int, stride: int, block_of_warp: AnyArray, warp_in_block: AnyArray

@@ -11,7 +11,7 @@ from cuevo.sim.aliases import AnyArray
 
 
 class Reductions:
-    """Of that many words; the clocks have places of warps up to the place `first`."""
+    """Reductions of that many words; the clocks have places of warps up to the place `first`."""
 
     def __init__(self, words: int, first: int) -> None:
         self._words, self._first = words, first
@@ -22,7 +22,7 @@ class Reductions:
         self.any = False
         self._under_way = np.zeros(0, np.int32)
         self._times = np.zeros((0, 0), np.int32)
-        """For each word when each mbarrier has last written it."""
+        """Time of each mbarrier's last write of each word."""
 
     def begin(self, words: AnyArray) -> None:
         """One more is to update each of `words`, which may come twice."""
@@ -33,7 +33,7 @@ class Reductions:
         np.add.at(self._under_way, words, 1)
 
     def end(self, words: AnyArray, places: AnyArray, times: AnyArray) -> None:
-        """They have, in the name of the mbarriers whose place and time stand beside each."""
+        """End updates in the name of the mbarriers whose place and time stand beside each."""
         np.subtract.at(self._under_way, words, 1)
         columns = places - self._first
         if (more := int(columns.max()) + 1 - self._times.shape[1]) > 0:
@@ -41,12 +41,12 @@ class Reductions:
         np.maximum.at(self._times, (words, columns), times)
 
     def under_way(self, words: AnyArray) -> AnyArray:
-        """Which of `words` are still to be updated."""
+        """Flags of those of `words` that are still to be updated."""
         return np.asarray(self._under_way[words] > 0)
 
     def unknown(self, words: AnyArray | slice, clocks: AnyArray) -> AnyArray:
-        """Which of `words` were updated, and the clocks beside them, or the one clock, do not know
-        it.
+        """Flags of those of `words` that were updated without the clocks beside them, or the one
+        clock, knowing of it.
         """
         known = clocks[..., self._first : self._first + self._times.shape[1]]
         return np.asarray((self._times[words] > known).any(axis=-1))

@@ -17,10 +17,10 @@ _NOWHERE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SectorUse:
-    """What an instruction of the text asked of global memory in one launch."""
+    """Use of global memory by an instruction of the text in one launch."""
 
     line: int
-    """In the rendered text."""
+    """Line of the rendered text."""
     origin: str
     """``ptx/<file>:<line>``, as errors have it."""
     opcode: str

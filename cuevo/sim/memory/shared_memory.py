@@ -7,7 +7,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
 from cuevo.sim.memory.global_memory import unit_dtype
-from cuevo.sim.memory.happens_before import Causality
+from cuevo.sim.memory.happens_before import HappensBefore
 from cuevo.sim.memory.races import Races, Unwatched
 
 WINDOW = 1024
@@ -24,7 +24,7 @@ _LOW = 2**RANK - 1
 _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
 _BULK = 16
-"""What bulk copies move at least, and what their addresses are multiples of."""
+"""Unit and alignment of bulk copies."""
 
 
 class SharedMemory:
@@ -40,7 +40,7 @@ class SharedMemory:
         size: int,
         block_of_warp: AnyArray,
         warp_in_block: AnyArray,
-        races: type[Races | Causality] = Races,
+        races: type[Races | HappensBefore] = Races,
         cluster: int = 1,
     ) -> None:
         self.size = size
@@ -54,10 +54,10 @@ class SharedMemory:
         self._base = (block_of_warp.astype(np.int64) * self.stride - WINDOW)[None, :]
         self._rank = block_of_warp % cluster
         self.window: AnyArray = (self._rank.astype(np.int64) << RANK)[None, :]
-        """What the shared addresses of each warp's own block have in common, (1, warps)."""
+        """Common upper bits of the shared addresses of each warp's own block, (1, warps)."""
         self.cluster = cluster
-        if races is Causality:
-            self.races: Races | Causality = Causality(
+        if races is HappensBefore:
+            self.races: Races | HappensBefore = HappensBefore(
                 blocks, self.stride, block_of_warp, warp_in_block, cluster
             )
         else:
@@ -69,7 +69,7 @@ class SharedMemory:
         """Called with the checked addresses of each access, its size and its lanes."""
 
     def units(self, size: int) -> int:
-        """How many units of `size` bytes all blocks have."""
+        """Number of units of `size` bytes of all blocks."""
         return int(self._data[size].size)
 
     def block_of(self, index: int, size: int) -> int:
@@ -77,7 +77,7 @@ class SharedMemory:
         return index * size // self.stride
 
     def offset_of(self, index: int, size: int) -> int:
-        """Where the unit is in its block's memory."""
+        """Offset of the unit in its block's memory."""
         return index * size % self.stride
 
     def reset(self) -> None:
@@ -184,14 +184,14 @@ class SharedMemory:
     def end_copy_by_mbarrier(
         self, indices: AnyArray, size: int, places: AnyArray, times: AnyArray
     ) -> None:
-        """The same of copies that an mbarrier waits for; place and time as in `Causality`."""
+        """The same of copies that an mbarrier waits for; place and time as in `HappensBefore`."""
         self._state[size][indices] = _unit(size, _VALID)
-        self._causality.end_async_write(indices, size, places, times, by_engine=False)
+        self._happens_before.end_async_write(indices, size, places, times, by_async_unit=False)
 
     def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """Start asynchronous atomic updates of units, each byte of which must have been written."""
         self._check_valid(indices, size, mask)
-        self._causality.begin_reduction(indices, size, mask)
+        self._happens_before.begin_reduction(indices, size, mask)
 
     def end_reduction(
         self,
@@ -203,40 +203,40 @@ class SharedMemory:
     ) -> None:
         """`combine` makes those of flat `indices`, given all units; place and time as above."""
         combine(self._data[size])
-        self._causality.end_reduction(indices, size, places, times)
+        self._happens_before.end_reduction(indices, size, places, times)
 
-    # -- Memory of asynchronous units; kernels that have them are watched by `Causality` -----------
+    # -- Memory of asynchronous units, in kernels that `HappensBefore` watches ---------------------
 
     def begin_bulk_write(self, units: AnyArray, warps: AnyArray) -> None:
-        """Copies to flat `units` of 16 bytes begin, told by the warps that stand beside them: until
-        `end_bulk_write` nobody is to touch them.
+        """Copies to flat `units` of 16 bytes begin, issued by the warps that stand beside them:
+        until `end_bulk_write` they must not be touched.
         """
         self._check_units_free(units, "write", warps)
-        self._causality.begin_async_write(units, _BULK, warps)
+        self._happens_before.begin_async_write(units, _BULK, warps)
         self._state[_BULK][units] = _unit(_BULK, _IN_FLIGHT)
 
     def end_bulk_write(
         self, units: AnyArray, values: AnyArray, places: AnyArray, times: AnyArray
     ) -> None:
-        """Their data is there; place and time as `Causality.end_async_write` has them."""
+        """Their data is there; place and time as `HappensBefore.end_async_write` has them."""
         self._data[_BULK][units] = values
         self._state[_BULK][units] = _unit(_BULK, _VALID)
-        self._causality.end_async_write(units, _BULK, places, times, by_engine=True)
+        self._happens_before.end_async_write(units, _BULK, places, times, by_async_unit=True)
 
     def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
-        beside them: until `end_async_read` nobody is to write there.
+        beside them: until `end_async_read` they must not be written.
         """
         state = self._state[_BULK].take(units).view(np.uint8)
         if int(state.min()) != _VALID or int(state.max()) != _VALID:
             wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
             raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
-        self._causality.begin_async_read(units, _BULK, warps)
+        self._happens_before.begin_async_read(units, _BULK, warps)
         return self._data[_BULK].take(units)
 
     def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
         """The same units were waited for."""
-        self._causality.end_async_read(units, _BULK, warps)
+        self._happens_before.end_async_read(units, _BULK, warps)
 
     def make_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
         """Units of 8 bytes become mbarriers: no ordinary access is to touch them."""
@@ -244,13 +244,13 @@ class SharedMemory:
         self._mark(indices, 8, mask, _MBARRIER)
 
     def free_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
-        """They are ordinary memory again, of which nothing was written."""
+        """Make them ordinary memory again, of which nothing was written."""
         self.races.write(indices, 8, mask)
         self._mark(indices, 8, mask, _NEVER)
 
     @property
-    def _causality(self) -> Causality:
-        assert isinstance(self.races, Causality)
+    def _happens_before(self) -> HappensBefore:
+        assert isinstance(self.races, HappensBefore)
         return self.races
 
     def _check_units_free(self, units: AnyArray, verb: str, warps: AnyArray) -> None:

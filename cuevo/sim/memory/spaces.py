@@ -6,4 +6,4 @@ SIZE = 1 << 32
 WINDOWS = {"shared": 1 << 60, "local": 2 << 60, "const": 3 << 60, "param": 4 << 60}
 """Generic address of what has the address 0 in its state space."""
 FIRST = min(WINDOWS.values())
-"""What is below is global memory."""
+"""First address above global memory."""

@@ -36,8 +36,8 @@ class Box:
         return addresses.astype(np.uint64), exist
 
     def read(self, memory: GlobalMemory) -> AnyArray:
-        """Its bytes as units of 16, in the order of shared memory before the swizzle; zeros, or
-        NaN, for what the array does not have.
+        """The box's bytes as units of 16, in the order of shared memory before the swizzle;
+        zeros, or NaN, for elements outside of the array.
         """
         addresses, exist = self.elements()
         size = self.map.element_bytes

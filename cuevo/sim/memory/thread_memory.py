@@ -1,4 +1,4 @@
-"""Memory that no other thread sees, or that nobody writes: local and constant memory."""
+"""Local memory, which no other thread sees, and constant memory, which is never written."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,3 @@
-"""Loading a kernel, running its threadblocks in chunks, and counting what they did."""
+"""Loading and running: the face (`executor`), a function made ready (`program`), the loop that runs
+a chunk of threadblocks (`schedule`), and the counts of a launch (`profile`).
+"""

@@ -1,7 +1,9 @@
 """The CPU executor: rendered PTX, run by NumPy and checked on the way."""
 
+import gc
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -38,9 +40,9 @@ class SimExecutor:
     launch; every access outside of them is an error. `progress`, if given, is called after each
     chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
     count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
-    Without `checks` nobody looks for races, for registers and shared memory that were never written
-    and for copies in flight, in kernels that have no mbarriers and no bulk copies: that is for
-    results of kernels which are known to be right. Addresses are checked always.
+    Without `checks`, kernels that have no mbarriers and no bulk copies are not checked for races,
+    for reads of registers and shared memory that were never written, and for copies in flight: that
+    is for results of kernels which are known to be right. Addresses are always checked.
     """
 
     def __init__(
@@ -67,11 +69,12 @@ class SimExecutor:
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
         again.
 
-        Raises SimulatorError, with file and line, for whatever the executor does not know or `arch`
-        does not have.
+        Raises SimulatorError, with file and line, for whatever the CPU executor does not support or
+        `arch` does not have.
         """
         key = (kernel.describe(), kernel.text)
-        return self._kernels.get(key, lambda: self._prepare(kernel))
+        with _uncollected():
+            return self._kernels.get(key, lambda: self._prepare(kernel))
 
     def _prepare(self, kernel: KernelText) -> "LoadedKernel":
         try:
@@ -101,8 +104,22 @@ class SimExecutor:
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
     ) -> "LoadedKernel":
-        """Like `load`, for PTX text with the entry `name`; `origin` maps its lines to files."""
+        """Load PTX text with the entry `name`; `origin` maps its lines to files."""
         return self.load(_PlainText(name, text, origin or (lambda line: None)))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause garbage collection: a kernel is some ten thousand objects, all of which stay, and the
+    collector would go through all of the process several times to find that out.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Kept(Generic[_T]):
@@ -160,12 +177,12 @@ class LoadedKernel:
 
     @property
     def profile(self) -> Profile | None:
-        """What the last launch did; None unless the executor was made with ``profile=True``."""
+        """Counts of the last launch; None unless the executor was made with ``profile=True``."""
         return None if self._counters is None else self._counters.profile(self.kernel)
 
     @property
     def contractions(self) -> tuple[Contraction, ...]:
-        """What an assembler may fuse, so that a GPU's bits may differ from those here."""
+        """Products that an assembler may fuse with sums, so that a GPU's bits may differ."""
 
         def stated(index: int) -> tuple[str, str]:
             instruction = self._program.operations[index].instruction

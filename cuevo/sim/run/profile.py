@@ -1,4 +1,4 @@
-"""What the instructions of a launch did: how often they ran, and how they used the banks."""
+"""Counts of a launch: how often its instructions ran, and how they used banks and sectors."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,31 +17,31 @@ from cuevo.sim.text.syntax import Function, LabelOperand
 
 @dataclass(frozen=True)
 class InstructionUse:
-    """How often an instruction of the text ran in one launch."""
+    """Executions of an instruction of the text in one launch."""
 
     line: int
-    """In the rendered text."""
+    """Line of the rendered text."""
     origin: str
     """``ptx/<file>:<line>``, as errors have it."""
     opcode: str
     executions: int
     """Warps that came to it, whatever its guard; one whose lanes have parted comes in parts."""
     held: int | None = None
-    """Those of them whose guard held in a lane; None without a guard."""
+    """Executions whose guard held in a lane; None without a guard."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The ledger of a loop: what a warp runs in a lap."""
+    """The ledger of a loop: what a warp runs in an iteration."""
 
     begin: str
     """``ptx/<file>:<line>`` of its first instruction."""
     end: str
-    """Of the branch that leads back."""
-    laps: int
-    """Of all warps."""
+    """Origin of the branch that leads back."""
+    iterations: int
+    """Sum over all warps."""
     instructions: Mapping[str, float]
-    """Executions a lap, by opcode as written, the most frequent first."""
+    """Executions an iteration, by opcode as written, the most frequent first."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Counters:
         counted = []
         for index, step in enumerate(steps, start):
             opcode = self._instructions[index].opcode
-            if opcode.startswith(_OF_ENGINES):
+            if opcode.startswith(_OF_ASYNC_UNITS):
                 step = _unwatched(step, machine)
             elif _touches_memory(opcode):
                 step = self._watched(index, step, machine)
@@ -137,12 +137,14 @@ class Counters:
         if not ran:
             return None
         body = max(ran, key=lambda loop: int(counts[loop.start : loop.stop].sum()))
-        laps = int(counts[body.start])
+        iterations = int(counts[body.start])
         total: Counter[str] = Counter()
         for index in body:
             total[self._instructions[index].opcode] += int(counts[index])
-        listed = {opcode: count / laps for opcode, count in total.most_common()}
-        return Loop(origins[body.start], origins[body.stop - 1], laps, MappingProxyType(listed))
+        listed = {opcode: count / iterations for opcode, count in total.most_common()}
+        return Loop(
+            origins[body.start], origins[body.stop - 1], iterations, MappingProxyType(listed)
+        )
 
     def holding(self, index: int) -> Callable[[AnyArray], None]:
         """Counts the warps that have a lane among those for which the guard of an instruction
@@ -200,13 +202,13 @@ def _innermost_loops(function: Function) -> list[range]:
     return [loop for loop in loops if not any(within(other, loop) for other in loops)]
 
 
-_OF_ENGINES = (
+_OF_ASYNC_UNITS = (
     "wgmma.mma_async", "cp.async.bulk", "cp.reduce.async.bulk", "st.async", "red.async",
 )  # fmt: skip
 
 
 def _unwatched(step: Step, machine: Machine) -> Step:
-    """What asynchronous units touch are no wavefronts and requests of lanes."""
+    """Leave out accesses of asynchronous units: no wavefronts and requests of lanes."""
 
     def unwatched(mask: Mask) -> None:
         machine.shared.watch = machine.global_memory.watch = None

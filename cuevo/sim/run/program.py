@@ -2,8 +2,10 @@
 unwritten.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +19,22 @@ from cuevo.sim.text.contraction import contractions
 from cuevo.sim.text.syntax import CallOperand, Function, Instruction, LabelOperand, TargetsOperand
 
 
-@dataclass
+@dataclass(slots=True)
 class Operation:
-    """An instruction, its form, and the slots that it reads and writes."""
+    """An instruction, its form, and the registers that it reads and writes. Sets of registers are
+    integers with a bit for each slot.
+    """
 
     instruction: Instruction
     form: Form
     modifiers: Modifiers
-    reads: frozenset[int]
-    writes: frozenset[int]
-    conditional: frozenset[int]
-    """Of `reads`: those that it looks after itself."""
-    keeps: frozenset[int]
-    """Those of a wgmma."""
-    suspects: tuple[int, ...] = ()
+    reads: int
+    writes: int
+    conditional: int = 0
+    """Subset of `reads` that it looks after itself."""
+    keeps: int = 0
+    """Registers that a wgmma goes on using."""
+    suspects: int = 0
     """Registers that it reads and that may not have been written."""
 
     @property
@@ -40,6 +44,17 @@ class Operation:
     @property
     def guarded(self) -> bool:
         return self.instruction.guard is not None
+
+
+class _Effects(NamedTuple):
+    """Facts about all instructions of a pattern; registers are places in it."""
+
+    form: Form
+    modifiers: Modifiers
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    conditional: tuple[int, ...]
+    keeps: tuple[int, ...]
 
 
 class Program:
@@ -53,17 +68,16 @@ class Program:
         self.arch = arch
         self.level = level
         self.checks = checks
-        probe = Machine(function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
-        self._forms: dict[tuple[str, int], tuple[Form, Modifiers]] = {}
-        self.operations = [
-            self._operation(instruction, probe) for instruction in function.instructions
-        ]
+        self._bits = [1 << slot for slot in range(len(function.registers))]
+        self.operations = [self._operation(instruction) for instruction in function.instructions]
         if not self.operations:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
         self._returns = self._find_returns()
-        self.tracked = self._find_suspects() if checks else frozenset()
-        self._kept = frozenset[int]().union(*(each.keeps for each in self.operations))
+        self.tracked = self._find_suspects() if checks else 0
+        self._kept = 0
+        for each in self.operations:
+            self._kept |= each.keeps
 
     def contractions(self) -> list[tuple[int, int]]:
         """Products, and the sums that an assembler may fuse them with."""
@@ -86,51 +100,68 @@ class Program:
         operation = self.operations[index]
         instruction = operation.instruction
         step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
-        marked = [machine.track(slot) for slot in sorted(operation.writes & self.tracked)]
-        if marked:
-            step = _marking(step, marked)
-        touched = (operation.reads | operation.writes) & self._kept
-        if touched and not operation.keeps:
-            step = machine.warpgroups.guarding(step, sorted(touched))
+        if marked := operation.writes & self.tracked:
+            step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
+        if self._kept and not operation.keeps:
+            touched = (operation.reads | operation.writes) & self._kept
+            if touched:
+                step = machine.warpgroups.guarding(step, _slots(touched))
         guard = instruction.guard
-        suspects = [
-            (self.function.registers[slot].name, machine.track(slot))
-            for slot in operation.suspects
-            if slot not in operation.conditional and (guard is None or slot != guard.register.slot)
-        ]
-        if suspects:
-            step = _checking(step, suspects, machine)
+        of_guard = self._bits[guard.register.slot] if guard is not None else 0
+        if suspects := operation.suspects & ~(operation.conditional | of_guard):
+            step = _checking(step, self._named(suspects, machine), machine)
         if guard is None:
             return step
-        predicate = machine.register(guard.register)
-        step = _guarded(step, predicate, guard.negated, held)
-        if guard.register.slot in operation.suspects:
-            name = guard.register.name
-            step = _checking(step, [(name, machine.track(guard.register.slot))], machine)
+        step = _guarded(step, machine.register(guard.register), guard.negated, held)
+        if suspects := operation.suspects & of_guard:
+            step = _checking(step, self._named(suspects, machine), machine)
         return step
+
+    def _named(self, registers: int, machine: Machine) -> list[tuple[str, AnyArray]]:
+        """Names of registers, and flags of the lanes that have written them."""
+        return [
+            (self.function.registers[slot].name, machine.track(slot)) for slot in _slots(registers)
+        ]
 
     # -- Inner ------------------------------------------------------------------------------------
 
-    def _operation(self, instruction: Instruction, probe: Machine) -> Operation:
-        key = instruction.opcode, len(instruction.operands)
-        found = self._forms.get(key)
-        if found is None:
-            found = self._forms[key] = find(instruction, self.level)
-        form, modifiers = found
-        binder = Binder(probe, instruction, self.arch)
-        form.bind(binder, modifiers)
-        reads = binder.reads
+    @cached_property
+    def _probe(self) -> Machine:
+        """A machine of one warp, to bind instructions to before there is a launch."""
+        return Machine(self.function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
+
+    def _operation(self, instruction: Instruction) -> Operation:
+        effects, bits = self._effects(instruction), self._bits
+        if instruction.pattern is not None:
+            bits = [bits[each.register.slot] for each in instruction.registers]
+        form, modifiers, reads, writes, conditional, keeps = effects
+        made = Operation(instruction, form, modifiers, _union(reads, bits), _union(writes, bits))
+        if conditional or keeps:
+            made.conditional, made.keeps = _union(conditional, bits), _union(keeps, bits)
+        return made
+
+    def _effects(self, instruction: Instruction) -> _Effects:
+        """Effects on registers, by place where there is a pattern, else by slot."""
+        pattern = instruction.pattern
+        if pattern is None:
+            return self._bound(instruction)
+        key = self.arch, self.level
+        known: _Effects | None = pattern.notes.get(key)
+        if known is None:
+            slots = [each.register.slot for each in instruction.registers]
+            form, modifiers, *sets = self._bound(instruction)
+            known = _Effects(form, modifiers, *(tuple(map(slots.index, each)) for each in sets))
+            pattern.notes[key] = known
+        return known
+
+    def _bound(self, instruction: Instruction) -> _Effects:
+        """Bind it to a machine that nothing will run on."""
+        form, modifiers = find(instruction, self.level)
+        b = Binder(self._probe, instruction, self.arch)
+        form.bind(b, modifiers)
         if instruction.guard is not None:
-            reads = reads | {instruction.guard.register.slot}
-        return Operation(
-            instruction,
-            form,
-            modifiers,
-            frozenset(reads),
-            frozenset(binder.writes),
-            frozenset(binder.conditional),
-            frozenset(binder.keeps),
-        )
+            b.reads.add(instruction.guard.register.slot)
+        return _Effects(form, modifiers, *map(tuple, (b.reads, b.writes, b.conditional, b.keeps)))
 
     def _find_starts(self) -> frozenset[int]:
         starts = {self.function.start, *self.function.labels.values()}
@@ -160,20 +191,25 @@ class Program:
         return [each for each in following if each < len(self.operations)]
 
     def _find_returns(self) -> dict[str, list[int]]:
-        """Where each device function may go back to."""
+        """Indices that each device function may return to."""
         found: dict[str, list[int]] = {}
+        if not self.function.subroutines:
+            return found
         for index, instruction in enumerate(self.function.instructions):
             for operand in instruction.operands:
                 if isinstance(operand, CallOperand):
                     found.setdefault(operand.function, []).append(index + 1)
         return found
 
-    def _find_suspects(self) -> frozenset[int]:
+    def _find_suspects(self) -> int:
         """Forward data flow over straight runs: which registers are surely written when each run
-        begins.
+        begins; returns those that need a look.
 
-        A write under a guard does not count as sure. Sets are integers with a bit for each slot.
+        A write under a guard does not count as sure.
         """
+        runs = {start: slice(start, self.end_of_run(start)) for start in self.starts}
+        # Past the last instruction nothing is written, and nothing follows.
+        written_by = {start: self._sure_writes(run) for start, run in runs.items()}
         everything = (1 << len(self.function.registers)) - 1
         entry = dict.fromkeys(self.starts, everything)
         entry[self.function.start] = 0
@@ -182,32 +218,44 @@ class Program:
         while work:
             start = work.pop()
             seen.add(start)
-            written = entry[start]
-            end = self.end_of_run(start)
-            for operation in self.operations[start:end]:
-                written |= _sure_writes(operation)
-            for following in self._successors(end - 1):
+            written = entry[start] | written_by[start]
+            for following in self._successors(runs[start].stop - 1):
                 merged = entry[following] & written
                 if merged != entry[following] or following not in seen:
                     entry[following] = merged
                     if following not in work:
                         work.append(following)
-        tracked: set[int] = set()
+        tracked = 0
         for start in seen:
             written = entry[start]
-            for operation in self.operations[start : self.end_of_run(start)]:
-                operation.suspects = tuple(
-                    slot for slot in sorted(operation.reads) if not written >> slot & 1
-                )
-                tracked.update(operation.suspects)
-                written |= _sure_writes(operation)
-        return frozenset(tracked)
+            for operation in self.operations[runs[start]]:
+                operation.suspects = operation.reads & ~written
+                tracked |= operation.suspects
+                if operation.instruction.guard is None:
+                    written |= operation.writes
+        return tracked
+
+    def _sure_writes(self, run: slice) -> int:
+        written = 0
+        for operation in self.operations[run]:
+            if operation.instruction.guard is None:
+                written |= operation.writes
+        return written
 
 
-def _sure_writes(operation: Operation) -> int:
-    if operation.instruction.guard is not None:
-        return 0
-    return sum(1 << slot for slot in operation.writes)
+def _union(members: Sequence[int], bits: Sequence[int]) -> int:
+    """The set of those of `bits` that are at the indices `members`, each once."""
+    return sum([bits[each] for each in members]) if members else 0
+
+
+def _slots(registers: int) -> list[int]:
+    """The members of a set, in ascending order."""
+    found = []
+    while registers:
+        lowest = registers & -registers
+        found.append(lowest.bit_length() - 1)
+        registers ^= lowest
+    return found
 
 
 def _guarded(

@@ -1,8 +1,8 @@
 """Bulk copies, asynchronous stores and other work that is done later for a chunk of blocks.
 
-What is told to an asynchronous unit is done as late as the PTX ISA allows: when no lane can go on
-without it, or when it is waited for. Global memory is read when a copy is issued, and shared memory
-too, which nobody may write to until the copy has been waited for.
+Asynchronous units work as late as the PTX ISA allows: when no lane can go on without them, or when
+their work is waited for. Global memory is read when a copy is issued, and shared memory too, which
+must not be written until the copy has been waited for.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import Causality
+from cuevo.sim.memory.happens_before import HappensBefore
 from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.copy_groups import Copies
 from cuevo.sim.sync.mbarriers import Mbarriers
@@ -38,7 +38,7 @@ class _Arrival:
     known: AnyArray
     lanes: AnyArray
     issued: int
-    """How many copies had been issued."""
+    """Number of copies issued before."""
 
 
 @dataclass
@@ -66,17 +66,17 @@ class _Put:
 
 
 class AsyncCopies:
-    """What is under way; `shape` is (32, warps)."""
+    """Asynchronous copies and stores in flight; `shape` is (32, warps)."""
 
     def __init__(
         self,
         shape: tuple[int, int],
         shared: SharedMemory,
-        causality: Causality,
+        happens_before: HappensBefore,
         mbarriers: Mbarriers,
         copies: Copies,
     ) -> None:
-        self._shared, self._causality = shared, causality
+        self._shared, self._happens_before = shared, happens_before
         self._mbarriers, self._copies = mbarriers, copies
         self._group = np.zeros(shape, np.int64)
         self._under_way: list[_Load | _Arrival | _Put] = []
@@ -97,8 +97,8 @@ class AsyncCopies:
         warp: int,
         reads: AnyArray | None = None,
     ) -> None:
-        """Flat `units` of 16 bytes of shared memory are to become `values`, told by `warp`; then
-        the mbarrier `slot` counts their bytes, and nobody reads the units `reads` any more.
+        """Flat `units` of 16 bytes of shared memory are to become `values`, issued by `warp`;
+        then the mbarrier `slot` counts their bytes, and the units `reads` are no longer read.
         """
         self._shared.begin_bulk_write(units, np.full(units.shape, warp))
         self._under_way.append(_Load(units, values, slot, warp, reads))
@@ -118,8 +118,8 @@ class AsyncCopies:
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
-        warps = self._causality.warp_of_lane[lanes]
-        known = self._causality.release(warps)
+        warps = self._happens_before.warp_of_lane[lanes]
+        known = self._happens_before.release(warps)
         self._under_way.append(_Arrival(slots[lanes], known, lanes.copy(), self._copies.issued))
 
     def store(
@@ -162,7 +162,9 @@ class AsyncCopies:
                     warps = np.full(each.reads.shape, each.warp)
                     self._shared.end_async_read(each.reads, warps)
                 count = np.array([16 * each.units.size])
-                self._mbarriers.deliver(slots[:1], count, self._causality.lanes_of_warp(each.warp))
+                self._mbarriers.deliver(
+                    slots[:1], count, self._happens_before.lanes_of_warp(each.warp)
+                )
             elif isinstance(each, _Put):
                 each.land(*self._mbarriers.knowledge(each.slots))
                 count = np.full(each.slots.shape, each.size)
@@ -185,19 +187,19 @@ class AsyncCopies:
             if self._of_blocks(each.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy to its shared memory is under way",
-                    self._causality.lanes_of_warp(each.warp),
+                    self._happens_before.lanes_of_warp(each.warp),
                 )
             if each.reads is not None and self._of_blocks(each.reads, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory",
-                    self._causality.lanes_of_warp(each.warp),
+                    self._happens_before.lanes_of_warp(each.warp),
                 )
         for store in self._stores:
             if store.reads and self._of_blocks(store.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory: "
                     "cp.async.bulk.wait_group.read is missing",
-                    self._causality.lanes_of_warp(store.thread[1]),
+                    self._happens_before.lanes_of_warp(store.thread[1]),
                 )
 
     def _check_put(self, put: _Put, blocks: AnyArray) -> None:

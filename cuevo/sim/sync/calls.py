@@ -1,4 +1,4 @@
-"""Where the threads that are in a device function go on when it returns."""
+"""Return addresses of the threads that are in device functions."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ class Calls:
         self._deliver[name, back] = deliver
 
     def leave(self, name: str, mask: Mask, flow: Flow) -> None:
-        """They return."""
+        """Return to the callers."""
         counters = self._back[name]
         here = np.ones(self._shape, np.bool_) if mask is None else mask
         for back in np.unique(counters[here]):

@@ -7,17 +7,19 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import Causality, join
+from cuevo.sim.memory.happens_before import HappensBefore, join
 from cuevo.sim.sync.flow import Flow
 
 
 class ClusterBarrier:
-    """Of a chunk of blocks whose warps are in the clusters that `cluster_of_warp` says."""
+    """The barriers of a chunk's clusters; `cluster_of_warp` has the cluster of each warp."""
 
-    def __init__(self, cluster_of_warp: AnyArray, flow: Flow, causality: Causality) -> None:
+    def __init__(
+        self, cluster_of_warp: AnyArray, flow: Flow, happens_before: HappensBefore
+    ) -> None:
         self._cluster = cluster_of_warp
         self._clusters = int(cluster_of_warp[-1]) + 1
-        self._flow, self._causality = flow, causality
+        self._flow, self._happens_before = flow, happens_before
         self.reset()
 
     def reset(self) -> None:
@@ -33,7 +35,7 @@ class ClusterBarrier:
         self._lines = np.zeros(shape[1], np.int64)
 
     def arrive(self, mask: Mask, *, releases: bool) -> None:
-        """`releases`: what the threads have done before is known to those who wait."""
+        """Arrive; with `releases`, earlier accesses of the threads happen before a wait ends."""
         lanes = np.ones(self._flow.alive.shape, np.bool_) if mask is None else mask
         if (again := lanes & self._arrived).any():
             raise Fault("arrives at the barrier of the cluster again before it has waited", again)
@@ -42,7 +44,7 @@ class ClusterBarrier:
         np.copyto(self._phase_of_lane, phases, where=lanes)
         if releases:
             warps = np.flatnonzero(lanes.any(axis=0))
-            known = self._causality.release(warps)
+            known = self._happens_before.release(warps)
             self._known = _wide(self._known, known.shape[1])
             join(self._known, self._cluster[warps], known)
         self.complete()
@@ -57,7 +59,7 @@ class ClusterBarrier:
         self._let_go()
 
     def complete(self) -> None:
-        """Whether all have arrived is to be looked at: somebody has, or has exited."""
+        """Complete the phases in which all have arrived, after an arrival or an exit."""
         here = self._arrived & (self._phase_of_lane == self._phase[self._cluster])
         missing = (self._flow.alive & ~here).any(axis=0)
         lacking = np.bincount(self._cluster, missing, self._clusters) > 0
@@ -85,7 +87,7 @@ class ClusterBarrier:
             self._waits &= ~lanes
             self._arrived &= ~lanes
             warps = np.flatnonzero(lanes.any(axis=0))
-            self._causality.acquire(warps, self._released[self._cluster[warps]])
+            self._happens_before.acquire(warps, self._released[self._cluster[warps]])
             self._flow.wake(lanes)
 
 

@@ -25,10 +25,10 @@ class _Copy:
     whole: bool
     """Whether all are of one group."""
     serial: int
-    """Its place in the order of all that were issued."""
+    """Place in the order of all copies issued."""
 
     def without(self, done: AnyArray) -> "_Copy":
-        """Those that are not marked."""
+        """The copies that are not marked."""
         left = ~done
         return _Copy(
             self.size,
@@ -41,7 +41,7 @@ class _Copy:
 
 
 class Copies:
-    """What is in flight in a chunk; `shape` is (32, warps)."""
+    """Copies in flight in a chunk; `shape` is (32, warps)."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self._group = np.zeros(shape, np.int64)

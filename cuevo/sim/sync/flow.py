@@ -1,4 +1,4 @@
-"""Where the lanes of a chunk stand: program counters, exits, barriers, sleep.
+"""Control flow of the lanes of a chunk: program counters, exits, barriers, sleep.
 
 A program counter is the index of an instruction. The scheduler runs the lowest counter at which a
 runnable lane stands, for all lanes that stand there; so lanes that a branch has parted meet again
@@ -19,7 +19,7 @@ BARRIERS = 16
 
 @dataclass(frozen=True)
 class Vote:
-    """What the threads at a barrier say, and what becomes of it when the barrier is complete."""
+    """Values that threads bring to a barrier, and their combination when it is complete."""
 
     predicate: Callable[[], AnyArray]
     deliver: Callable[[AnyArray, AnyArray, AnyArray], None]
@@ -153,7 +153,7 @@ class Flow:
         return any_woken
 
     def wait_of(self, warp: int) -> tuple[int, int, int, int]:
-        """Of a warp that waits: the line, the barrier, how many threads are there, and how many
+        """The wait of a warp: line, barrier, how many threads are there, and how many
         must be.
         """
         number = int(self._barrier[warp])

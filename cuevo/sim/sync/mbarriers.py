@@ -3,7 +3,7 @@
 An mbarrier has a count of arrivals that its present phase still waits for, and one of bytes that
 were announced and not yet delivered by asynchronous copies; when both are zero the phase is
 complete and the next one begins. What the arriving warps knew is released with the phase
-(`Causality`).
+(`HappensBefore`).
 
 They are numbered as they are made; `slots` finds the numbers of those at given addresses.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import Causality, join
+from cuevo.sim.memory.happens_before import HappensBefore, join
 from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.flow import Flow
 
@@ -26,7 +26,7 @@ BYTES = 8
 
 @dataclass(frozen=True)
 class Wait:
-    """What some lanes sleep for."""
+    """Phases that some lanes sleep for."""
 
     slots: AnyArray
     """(32, warps); -1 for lanes that do not."""
@@ -35,14 +35,14 @@ class Wait:
 
 
 class Mbarriers:
-    """None exist at first."""
+    """The mbarriers of a chunk; none exist at first."""
 
-    def __init__(self, shared: SharedMemory, causality: Causality, flow: Flow) -> None:
-        self._shared, self._causality, self._flow = shared, causality, flow
+    def __init__(self, shared: SharedMemory, happens_before: HappensBefore, flow: Flow) -> None:
+        self._shared, self._happens_before, self._flow = shared, happens_before, flow
         self._shape = flow.alive.shape
-        self._warps = causality.warp_of_lane
+        self._warps = happens_before.warp_of_lane
         self.progress = 0
-        """Phases that were completed: whoever waits in vain can see whether anything goes on."""
+        """Number of completed phases: it tells a waiting scheduler whether anything goes on."""
         self.reset()
 
     def reset(self) -> None:
@@ -55,9 +55,9 @@ class Mbarriers:
         self._place = np.zeros(0, np.int64)
         self._made: dict[int, int] = {}
         self._known = np.zeros((0, 0), np.int32)
-        """What is known of the present phase, and of those before."""
+        """Clocks released to the present phase, and to those before."""
         self._released = np.zeros((0, 0), np.int32)
-        """What is known by who has waited for the phase before."""
+        """Clocks acquired by those who have waited for the phase before."""
         self._wait = Wait(*(np.full(self._shape, -1, np.int64) for _ in range(3)))
 
     # -- Making and finding -----------------------------------------------------------------------
@@ -84,16 +84,20 @@ class Mbarriers:
         self._bytes = np.concatenate([self._bytes, zeros])
         self._phase = np.concatenate([self._phase, zeros])
         self._place = np.concatenate([self._place, [self._new_place(int(u)) for u in units]])
-        self._known = _grown(self._known, self._indices.size, self._causality.places)
-        self._released = _grown(self._released, self._indices.size, self._causality.places)
+        self._known = _grown(self._known, self._indices.size, self._happens_before.places)
+        self._released = _grown(self._released, self._indices.size, self._happens_before.places)
         self._known[np.arange(number, self._indices.size), self._place[number:]] = 1
 
     def _new_place(self, unit: int) -> int:
         """A place in the clocks: the first mbarriers of all clusters share one, and so on."""
         cluster = self._shared.block_of(unit, BYTES) // self._shared.cluster
         self._made[cluster] = made = self._made.get(cluster, 0) + 1
-        places = self._causality.warps_in_cluster + made
-        return places - 1 if places <= self._causality.places else self._causality.new_place()
+        places = self._happens_before.warps_in_cluster + made
+        return (
+            places - 1
+            if places <= self._happens_before.places
+            else self._happens_before.new_place()
+        )
 
     def free(self, indices: AnyArray, mask: Mask) -> None:
         """The mbarriers at `indices` are no more."""
@@ -125,7 +129,7 @@ class Mbarriers:
         return slot
 
     def unit_of(self, slot: int) -> int:
-        """Where the mbarrier is, in units of 8 bytes."""
+        """Index of the mbarrier, in units of 8 bytes."""
         return int(self._indices[slot])
 
     # -- Arriving ---------------------------------------------------------------------------------
@@ -154,9 +158,9 @@ class Mbarriers:
         if wrong.any():
             raise Fault("arrivals are counted from 1 on", wrong)
         phases = np.zeros(self._shape, np.int64)
-        known = np.zeros((self._shape[1], self._causality.places), np.int32)
+        known = np.zeros((self._shape[1], self._happens_before.places), np.int32)
         warps = np.flatnonzero(lanes.any(axis=0))
-        known[warps] = self._causality.release(warps)
+        known[warps] = self._happens_before.release(warps)
         left = lanes
         while left.any():
             now = self._fitting(slots, each, left)
@@ -192,12 +196,12 @@ class Mbarriers:
 
     def test(self, slots: AnyArray, phases: AnyArray, mask: Mask, line: int) -> AnyArray:
         """Whether `phases` (counted from 0) are complete. Lanes of which they are not sleep until
-        they are, or nobody else can go on.
+        they are, or until no other lane can go on.
         """
         lanes = np.ones(self._shape, np.bool_) if mask is None else mask
         done = lanes & (self._phase[slots] > phases)
         seen = np.unique(np.stack([self._warps[done], slots[done]]), axis=1)
-        self._causality.acquire(seen[0], self._released[seen[1]])
+        self._happens_before.acquire(seen[0], self._released[seen[1]])
         self._wait.slots[done] = -1
         if (vain := lanes & ~done).any():
             self._wait.slots[vain] = slots[vain]
@@ -213,7 +217,7 @@ class Mbarriers:
         return phases
 
     def waits(self) -> Iterator[tuple[int, str]]:
-        """For each line at which lanes sleep, what they wait for."""
+        """Lines at which lanes sleep, and what they wait for."""
         asleep = self._flow.asleep & self._flow.alive & (self._wait.slots >= 0)
         rows = zip(
             self._wait.lines[asleep], self._wait.slots[asleep], self._wait.phases[asleep],
@@ -230,7 +234,7 @@ class Mbarriers:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _fitting(self, slots: AnyArray, each: AnyArray, lanes: AnyArray) -> AnyArray:
-        """Of `lanes` those whose arrivals the present phases have room for, in their order."""
+        """Those of `lanes` whose arrivals the present phases have room for, in their order."""
         total = np.bincount(slots[lanes], each[lanes], self._pending.size)
         if (total <= self._pending).all():
             return lanes

@@ -1,28 +1,26 @@
-"""What wgmma leaves open until it is waited for: accumulators, registers in use, shared memory that
+"""State of wgmma until it is waited for: accumulators, registers in use, shared memory that
 is read, and whether the warps of a warpgroup do the same.
 
 Each warp computes its 16 rows when it issues a wgmma, but its registers get the results only when
-it waits for the group, so that until then nobody can have them; another wgmma of the same shape on
-the same accumulators goes on from the results that are pending. Warps count their groups, and their
-executions of wgmma.fence: a register is fenced if it was touched before the last one.
+it waits for the group, so that until then no instruction sees them; another wgmma of the same shape
+on the same accumulators goes on from the results that are pending. Warps count their groups, and
+their executions of wgmma.fence: a register is fenced if it was touched before the last one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cuevo.layouts import Fragment
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.faults import Fault
-from cuevo.sim.machine.fragments import matrix_of, registers_of
-
-if TYPE_CHECKING:
-    from cuevo.sim.machine.state import Machine
+from cuevo.sim.memory.fragments import matrix_of, registers_of
+from cuevo.sim.memory.shared_memory import SharedMemory
+from cuevo.sim.sync.flow import Flow
 
 WARPS = 4
-"""In a warpgroup."""
+"""Warps of a warpgroup."""
 _NO_ROLE, _OPERAND_A = 0, 1
 
 
@@ -40,11 +38,11 @@ class Accumulators:
         warps = registers[0].shape[1]
         self._pending = np.zeros((*fragment.shape, warps), dtype)
         self.until = np.zeros(warps, np.int64)
-        """Of each warp how many groups must be retired for its results; 0: there are none."""
+        """Groups of each warp to be retired for its results to be there; 0: there are none."""
 
     def values(self, warps: AnyArray, wanted: AnyArray) -> AnyArray:
-        """What the accumulators (rows, columns, warps) of `warps` will hold; 0 where not `wanted`,
-        a flag for each of the warps.
+        """Values that the accumulators (rows, columns, warps) of `warps` will hold; 0 where not
+        `wanted`, a flag for each of the warps.
         """
         everybody = warps.size == self.until.size
         pending = self.until[warps] > 0
@@ -93,11 +91,11 @@ class _Read:
     warps: AnyArray
     """Flags of those that have not waited for it."""
     until: AnyArray
-    """Of each warp how many groups must be retired."""
+    """Groups of each warp that must be retired."""
 
 
 class _Agreement:
-    """What the warps of each warpgroup have run, in order, as rows of numbers."""
+    """The wgmma that the warps of each warpgroup have run, in order, as rows of numbers."""
 
     _FIRST_ROOM = 64
 
@@ -110,10 +108,10 @@ class _Agreement:
         self._runs = np.zeros((self._FIRST_ROOM, *self._shape), np.uint64)
         self._length = np.zeros(self._shape[0], np.int64)
         self.position = np.zeros(self._warpgroup.size, np.int64)
-        """How many each warp has run."""
+        """Number that each warp has run."""
 
     def length(self) -> AnyArray:
-        """How many the furthest warp of each warp's warpgroup has run."""
+        """Number that the furthest warp of each warp's warpgroup has run."""
         furthest: AnyArray = self._length[self._warpgroup]
         return furthest
 
@@ -133,20 +131,29 @@ class _Agreement:
 
 
 class Warpgroups:
-    """The wgmma of the warps of `machine`."""
+    """The wgmma of a chunk's warps. `warpgroup_of_warp` numbers the warpgroups, in ascending order;
+    `register_names` are those of the function's registers, by slot.
+    """
 
     _NUMBERS = ("instruction", "descriptor of A", "descriptor of B", "scale-d")
 
-    def __init__(self, machine: "Machine") -> None:
-        self._machine = machine
-        warps = machine.warps
-        self._names = [register.name for register in machine.function.registers]
+    def __init__(
+        self,
+        flow: Flow,
+        shared: SharedMemory,
+        warpgroup_of_warp: AnyArray,
+        register_names: Sequence[str],
+    ) -> None:
+        self._flow, self._shared = flow, shared
+        self._warpgroup = warpgroup_of_warp
+        self._names = register_names
+        warps = warpgroup_of_warp.size
         shape = len(self._names), warps
         self._group = np.zeros(warps, np.int64)
         """Groups that each warp has committed."""
         self._retired = np.zeros(warps, np.int64)
         self._last = np.zeros(warps, np.int64)
-        """As many groups must be retired for all wgmma of the warp."""
+        """Groups to be retired for all wgmma of each warp to be done."""
         self._fences = np.zeros(warps, np.int64)
         # Of registers and warps: the number of the wgmma.fence that makes the last touch of others
         # harmless, and of the last wgmma; the groups to be retired until it is free; its last role.
@@ -154,12 +161,10 @@ class Warpgroups:
         self._used = np.zeros(shape, np.int32)
         self._busy = np.zeros(shape, np.int32)
         self._role = np.zeros(shape, np.int32)
-        in_block = -(-machine.geometry.warps // WARPS)
-        self._warpgroup = machine.block_of_warp * in_block + machine.warp_in_block // WARPS
         self._agreement = _Agreement(self._warpgroup, len(self._NUMBERS))
         self._accumulators: dict[tuple[object, ...], Accumulators] = {}
         self._reads: list[_Read] = []
-        machine.flow.on_exit = self._check_exit
+        flow.on_exit = self._check_exit
 
     def reset(self) -> None:
         for state in (self._group, self._retired, self._last, self._fences):
@@ -175,7 +180,7 @@ class Warpgroups:
         self, shape: str, slots: Sequence[int], registers: list[AnyArray], fragment: Fragment,
         dtype: AnyDType,
     ) -> Accumulators:  # fmt: skip
-        """Those of all wgmma of `shape` that have the registers `slots`."""
+        """Accumulators of all wgmma of `shape` in the registers `slots`."""
         key = shape, dtype, *slots
         if key not in self._accumulators:
             role = _OPERAND_A + 1 + len(self._accumulators)
@@ -202,7 +207,7 @@ class Warpgroups:
             done = read.warps & (read.until <= self._retired)
             if done.any():
                 own = np.repeat(np.flatnonzero(done), len(read.indices))
-                self._machine.shared.end_async_read(read.indices[:, done].T.ravel(), own)
+                self._shared.end_async_read(read.indices[:, done].T.ravel(), own)
                 read.warps &= ~done
             if read.warps.any():
                 left.append(read)
@@ -211,10 +216,10 @@ class Warpgroups:
     def agree(self, warps: AnyArray, rows: AnyArray) -> None:
         """All warps of a warpgroup run the same wgmma; `rows` has `_NUMBERS` for each of `warps`.
 
-        A warp may be ahead of the others: whoever comes later is compared with it.
+        A warp may be ahead of the others: those that come later are compared with it.
         """
         newly = self._agreement.position[warps] == self._agreement.length()[warps]
-        whole = self._machine.flow.alive.all(axis=0)
+        whole = self._flow.alive.all(axis=0)
         present = np.bincount(self._warpgroup, whole)[self._warpgroup[warps]]
         if (newly & (present != WARPS)).any():
             alone = newly & (present != WARPS)
@@ -270,7 +275,7 @@ class Warpgroups:
         return until
 
     def reads(self, indices: AnyArray, warps: AnyArray, until: AnyArray) -> None:
-        """Of a wgmma that `warps` issue: units of 16 bytes of shared memory that it reads, begun as
+        """Note the units of 16 bytes of shared memory that a wgmma of `warps` reads, begun as
         `SharedMemory.begin_async_read` has it, (32, all warps).
         """
         here, groups = np.zeros((2, self._group.size), np.int64)
@@ -304,7 +309,7 @@ class Warpgroups:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _check_exit(self, mask: Mask) -> None:
-        leaving = self._machine.flow.alive if mask is None else mask
+        leaving = self._flow.alive if mask is None else mask
         warps = leaving.any(axis=0)
         open_ones = warps & (self._last > self._retired)
         if open_ones.any():
@@ -330,6 +335,6 @@ class Warpgroups:
 
     def _lanes_of(self, warps: AnyArray) -> AnyArray:
         """The lanes of the warps of these numbers."""
-        lanes = np.zeros(self._machine.shape, np.bool_)
+        lanes = np.zeros((32, self._group.size), np.bool_)
         lanes[:, warps] = True
         return lanes

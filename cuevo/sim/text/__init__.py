@@ -1,1 +1,4 @@
-"""PTX text to a `Module`: tokens, syntax, types, and what can be said of it before it runs."""
+"""PTX text to a `Module`: tokens (`lex`), statements remembered from other kernels (`statements`),
+operands and scopes (`operands`), the parser (`parse`), its result (`syntax`), and static facts
+about it (`call_graph`, `contraction`).
+"""

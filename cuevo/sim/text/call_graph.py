@@ -1,4 +1,4 @@
-"""Which device function calls which."""
+"""The call graph of device functions."""
 
 from collections.abc import Mapping
 from dataclasses import replace

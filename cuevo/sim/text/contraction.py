@@ -28,16 +28,16 @@ class Contraction:
 
 
 class Operation(Protocol):
-    """What must be known of an instruction."""
+    """An instruction's effects; sets of registers are integers with a bit for each."""
 
     @property
     def opcode(self) -> str: ...
     @property
     def guarded(self) -> bool: ...
     @property
-    def reads(self) -> frozenset[int]: ...
+    def reads(self) -> int: ...
     @property
-    def writes(self) -> frozenset[int]: ...
+    def writes(self) -> int: ...
 
 
 def contractions(

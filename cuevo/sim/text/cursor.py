@@ -21,7 +21,7 @@ _PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
     },
 ]
 _ENDS = frozenset(",;]})>")
-"""What may follow an operand that is no expression."""
+"""Tokens that may follow an operand that is no expression."""
 
 
 class Cursor:
@@ -36,6 +36,13 @@ class Cursor:
     def go_to(self, position: int) -> None:
         self.position = position
         self.token = self._tokens[position]
+
+    def change_stream(self, stream: list[Token], position: int) -> tuple[list[Token], int]:
+        """Go on in another stream of tokens; returns the present one and the place there."""
+        left = self._tokens, self.position
+        self._tokens = stream
+        self.go_to(position)
+        return left
 
     @property
     def following(self) -> Token:

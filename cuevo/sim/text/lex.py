@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 class Token(NamedTuple):
     kind: str
     """``word``, ``directive``, ``integer``, ``float``, ``string``, ``mark``, ``location`` (a whole
-    ``.loc``) or ``end``.
+    ``.loc``), ``statement`` (a line that is an instruction, see `statements`) or ``end``.
     """
     text: str
     line: int

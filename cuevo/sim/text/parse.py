@@ -1,66 +1,57 @@
 """PTX text to a `Module`: declarations, scopes, labels, instructions with resolved operands.
 
-Only syntax and names are looked at here; what an instruction means is the affair of
-`cuevo.sim.instructions`.
+Only syntax and names are checked here; the meaning of instructions is in
+`cuevo.sim.instructions`. A text is first read with its one-line statements remembered from other
+kernels (`cuevo.sim.text.statements`); only a text that this refuses is read token by token, so that
+the error names the token.
 """
 
 import struct
-from dataclasses import replace
+from typing import TypeGuard
 
 from cuevo.sim.faults import PtxError
 from cuevo.sim.text.call_graph import callees_first, check_recursion
-from cuevo.sim.text.cursor import Cursor, float_literal, negated
+from cuevo.sim.text.cursor import float_literal
 from cuevo.sim.text.lex import Token, tokens
+from cuevo.sim.text.operands import OperandReader
+from cuevo.sim.text.statements import condensed, statement
 from cuevo.sim.text.syntax import (
-    AddressOperand,
     CallOperand,
     Function,
     Instruction,
-    IntegerOperand,
     LabelOperand,
     Module,
     Operand,
-    PairOperand,
     Register,
     RegisterOperand,
-    ScalarOperand,
-    SinkOperand,
-    SpecialOperand,
     Subroutine,
-    SymbolOperand,
     TargetsOperand,
     Variable,
-    VectorOperand,
 )
 from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
-
-SPECIAL_REGISTERS = frozenset(
-    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
-    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
-    + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
-    + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
-    + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
-    + [
-        f"%{name}.{axis}"
-        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
-        for axis in "xyz"
-    ]
-)
-_WARP_SIZE = 32
 
 
 def parse(text: str) -> Module:
     """Parse a PTX module. Raises `PtxError`, with the line, for what is no PTX or is not
     supported.
     """
-    return _Parser(tokens(text)).module()
+    if "/*" not in text:
+        try:
+            return parse_tokens(list(condensed(text)))
+        except PtxError:
+            pass
+    # What is wrong, and at which line, is said of single tokens.
+    return parse_tokens(tokens(text))
 
 
-class _Parser(Cursor):
+def parse_tokens(stream: list[Token]) -> Module:
+    """Parse a module of tokens, all of them or `condensed` ones."""
+    return _Parser(stream).module()
+
+
+class _Parser(OperandReader):
     def __init__(self, stream: list[Token]) -> None:
         super().__init__(stream)
-        # Innermost scope last; the first one is the module's.
-        self._scopes: list[dict[str, Register | Variable]] = [{}]
         self._scope_path: tuple[int, ...] = ()
         self._scope_count = 0
         self._module: dict[str, list[Variable]] = {".shared": [], ".const": [], ".global": []}
@@ -70,8 +61,6 @@ class _Parser(Cursor):
         self._subroutine = ""
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self._branches: list[tuple[int, tuple[int, ...]]] = []
-        self._operands: dict[int, RegisterOperand] = {}
-        """Operands that are a register of the present function, by slot."""
 
     # -- Module -----------------------------------------------------------------------------------
 
@@ -101,7 +90,7 @@ class _Parser(Cursor):
                     self._module[token.text].append(self._memory(token.text))
                 case other:
                     raise PtxError(
-                        token.line, f"the CPU executor does not know {other} at module level"
+                        token.line, f"the CPU executor does not support {other} at module level"
                     )
         if module.address_size != 64:
             raise PtxError(1, "the CPU executor needs .address_size 64")
@@ -123,15 +112,14 @@ class _Parser(Cursor):
         )
         self._labels.clear()
         self._branches.clear()
-        self._operands.clear()
         self._targets.clear()
-        self._scopes.append({})
+        self.open_scope()
         if self.accept("("):
             while not self.accept(")"):
                 self.expect(".param")
                 variable = self._variable(".param")
                 function.parameters[variable.name] = variable
-                self._declare(variable.name, variable, variable.line)
+                self.declare(variable.name, variable, variable.line)
                 if self.token.text != ")":
                     self.expect(",")
         while self.token.kind == "directive":
@@ -151,11 +139,11 @@ class _Parser(Cursor):
                     self._pragma()
                 case other:
                     raise PtxError(
-                        token.line, f"the CPU executor does not know the directive {other}"
+                        token.line, f"the CPU executor does not support the directive {other}"
                     )
         self.expect("{")
         self._block(function)
-        self._scopes.pop()
+        self.close_scope()
         self._read_subroutines(function)
         for index, path in self._branches:
             function.instructions[index] = self._resolve_branch(function.instructions[index], path)
@@ -171,7 +159,7 @@ class _Parser(Cursor):
         assert isinstance(target, LabelOperand)
         if instruction.opcode.startswith("bra"):
             key = self._find_label(target.name, path, instruction.line)
-            return replace(instruction, operands=(LabelOperand(key),))
+            return instruction._replace(operands=(LabelOperand(key),))
         scope = path
         while (scope, target.name) not in self._targets:
             if not scope:
@@ -181,7 +169,7 @@ class _Parser(Cursor):
             self._find_label(name, scope, instruction.line)
             for name in self._targets[scope, target.name]
         ]
-        return replace(instruction, operands=(*others, TargetsOperand(tuple(keys))))
+        return instruction._replace(operands=(*others, TargetsOperand(tuple(keys))))
 
     def _find_label(self, name: str, path: tuple[int, ...], line: int) -> str:
         while (path, name) not in self._labels:
@@ -221,6 +209,8 @@ class _Parser(Cursor):
 
     def _read_subroutines(self, function: Function) -> None:
         """Append the bodies of all functions that are called, directly or not."""
+        if not self._subroutines:
+            return
         calls: dict[str, set[str]] = {"": set()}
         position, done = self.position, 0
         while True:
@@ -246,7 +236,7 @@ class _Parser(Cursor):
     def _read_subroutine(self, function: Function) -> None:
         self._scope_count += 1
         self._scope_path = (self._scope_count,)
-        self._scopes.append({})
+        self.open_scope()
         results = self._formals(function)
         name = self.kind("word")
         parameters = self._formals(function)
@@ -259,7 +249,7 @@ class _Parser(Cursor):
         end = self._tokens[self.position - 1].line
         function.instructions.append(Instruction("ret", (), None, end, name.text))
         function.subroutines[name.text] = Subroutine(name.text, begin, results, parameters)
-        self._scopes.pop()
+        self.close_scope()
         self._scope_path = ()
 
     def _formals(self, function: Function) -> tuple[Register | Variable, ...]:
@@ -272,14 +262,11 @@ class _Parser(Cursor):
             if token.text == ".param":
                 variable = self._variable(".local")
                 function.local.append(variable)
-                self._declare(variable.name, variable, variable.line)
+                self.declare(variable.name, variable, variable.line)
                 found.append(variable)
             elif token.text == ".reg":
                 scalar = self._register_type()
-                register = Register(self.kind("word").text, scalar, len(function.registers))
-                function.registers.append(register)
-                self._declare(register.name, register, token.line)
-                found.append(register)
+                found.append(self._register(function, self.kind("word").text, scalar, token.line))
             else:
                 raise PtxError(token.line, f"expected '.reg' or '.param', found {token.text!r}")
             if self.token.text != ")":
@@ -304,7 +291,7 @@ class _Parser(Cursor):
     def _actuals(self) -> tuple[Operand, ...]:
         found: list[Operand] = []
         while not self.accept(")"):
-            found.append(self._scalar())
+            found.append(self.scalar())
             if self.token.text != ")":
                 self.expect(",")
         return tuple(found)
@@ -323,11 +310,6 @@ class _Parser(Cursor):
         self.accept(";")
 
     # -- Declarations -----------------------------------------------------------------------------
-
-    def _declare(self, name: str, what: Register | Variable, line: int) -> None:
-        if name in self._scopes[-1]:
-            raise PtxError(line, f"{name!r} is declared twice in one scope")
-        self._scopes[-1][name] = what
 
     def _variable(self, space: str) -> Variable:
         """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``."""
@@ -376,7 +358,7 @@ class _Parser(Cursor):
 
     def _memory(self, space: str) -> Variable:
         variable = self._variable(space)
-        self._declare(variable.name, variable, variable.line)
+        self.declare(variable.name, variable, variable.line)
         self.expect(";")
         return variable
 
@@ -385,6 +367,12 @@ class _Parser(Cursor):
         if token.text[1:] not in REGISTER_TYPES:
             raise PtxError(token.line, f"there are no registers of type {token.text}")
         return TYPES[token.text[1:]]
+
+    def _register(self, function: Function, name: str, scalar: ScalarType, line: int) -> Register:
+        register = Register(name, scalar, len(function.registers))
+        function.registers.append(register)
+        self.declare(name, RegisterOperand(register), line)
+        return register
 
     def _registers(self, function: Function) -> None:
         scalar = self._register_type()
@@ -395,9 +383,7 @@ class _Parser(Cursor):
                 names = [f"{name.text}{i}" for i in range(self.constant())]
                 self.expect(">")
             for each in names:
-                register = Register(each, scalar, len(function.registers))
-                function.registers.append(register)
-                self._declare(each, register, name.line)
+                self._register(function, each, scalar, name.line)
             if not self.accept(","):
                 break
         self.expect(";")
@@ -408,17 +394,19 @@ class _Parser(Cursor):
         """The statements up to the closing brace."""
         while not self.accept("}"):
             token = self.token
-            if token.kind == "location":
+            if token.kind == "statement":
+                self._statement(function)
+            elif token.kind == "location":
                 self.take()
             elif token.kind == "directive":
                 self._directive(function)
             elif self.accept("{"):
                 self._scope_count += 1
-                self._scopes.append({})
+                self.open_scope()
                 self._scope_path = (*self._scope_path, self._scope_count)
                 self._block(function)
                 self._scope_path = self._scope_path[:-1]
-                self._scopes.pop()
+                self.close_scope()
             elif token.kind == "word" and self.following.text == ":":
                 self.take()
                 self.take()
@@ -451,7 +439,9 @@ class _Parser(Cursor):
             case ".pragma":
                 self._pragma()
             case other:
-                raise PtxError(token.line, f"the CPU executor does not know the directive {other}")
+                raise PtxError(
+                    token.line, f"the CPU executor does not support the directive {other}"
+                )
 
     def _names(self) -> tuple[str, ...]:
         names = [self.kind("word").text]
@@ -461,127 +451,58 @@ class _Parser(Cursor):
         return tuple(names)
 
     def _instruction(self, function: Function) -> None:
-        guard = None
-        if self.accept("@"):
-            negated = self.accept("!")
-            guard = self._predicate(self.kind("word"), negated)
+        guard = self.guard()
         opcode = self.kind("word")
-        operands: list[Operand] = []
         word = opcode.text.split(".")[0]
+        operands: tuple[Operand, ...]
         if word in ("bra", "brx"):
-            if word == "brx":
-                operands.append(self._scalar())
-                self.expect(",")
-            operands.append(LabelOperand(self.kind("word").text))
-            self._branches.append((len(function.instructions), self._scope_path))
+            operands = self._branch(function, word)
         elif word == "call":
-            operands.append(self._call(function))
-        elif self.token.text != ";":
-            operands.append(self._operand())
-            while self.accept(","):
-                operands.append(self._operand())
-        end = self.take()
-        if end.text != ";":
-            raise PtxError(end.line, f"expected ',' or ';' after an operand, found {end.text!r}")
+            operands = (self._call(function),)
+        else:
+            operands = self.operands()
+        self.end()
         carries = word in ("addc", "subc", "madc") or ".cc." in opcode.text
         if carries and function.carry is None:
             function.carry = Register("CC.CF", TYPES["pred"], len(function.registers))
             function.registers.append(function.carry)
         function.instructions.append(
-            Instruction(opcode.text, tuple(operands), guard, opcode.line, self._subroutine)
+            Instruction(opcode.text, operands, guard, opcode.line, self._subroutine)
         )
 
-    # -- Operands ---------------------------------------------------------------------------------
+    def _branch(self, function: Function, word: str) -> tuple[Operand, ...]:
+        """The operands of ``bra`` and ``brx``; their labels are found in the end."""
+        self._branches.append((len(function.instructions), self._scope_path))
+        index: tuple[Operand, ...] = ()
+        if word == "brx":
+            index = (self.scalar(),)
+            self.expect(",")
+        return (*index, LabelOperand(self.kind("word").text))
 
-    def _lookup(self, token: Token) -> Register | Variable:
-        for scope in reversed(self._scopes):
-            if token.text in scope:
-                return scope[token.text]
-        raise PtxError(token.line, f"unknown symbol {token.text!r}")
+    def _statement(self, function: Function) -> None:
+        """A line that is one instruction, perhaps known from elsewhere."""
+        token = self.take()
+        known = statement(token.text)
+        assert known is not None
+        registers = tuple(map(self.visible.get, known.names))
+        if _all_registers(registers):
+            pattern = known.pattern(tuple([each.register.type for each in registers]))
+            if pattern is not None:
+                function.instructions.append(pattern.on(registers, token.line, self._subroutine))
+                return
+        stream, position = self.change_stream(known.at_line(token.line), 0)
+        self._instruction(function)
+        self.change_stream(stream, position)
 
-    def _predicate(self, token: Token, negated: bool) -> RegisterOperand:
-        register = self._lookup(token)
-        if not isinstance(register, Register) or register.type.kind != "p":
-            raise PtxError(token.line, f"{token.text!r} is no predicate")
-        return RegisterOperand(register, negated)
 
-    def _register_operand(self, register: Register) -> RegisterOperand:
-        operand = self._operands.get(register.slot)
-        if operand is None:
-            operand = self._operands[register.slot] = RegisterOperand(register)
-        return operand
+_REGISTER = frozenset((RegisterOperand,))
 
-    def _operand(self) -> Operand:
-        if self.accept("["):
-            return self._address()
-        if self.accept("{"):
-            return VectorOperand(self._elements())
-        first = self._scalar()
-        if isinstance(first, RegisterOperand | SinkOperand) and self.accept("|"):
-            second = self._scalar()
-            if not isinstance(second, RegisterOperand | SinkOperand):
-                raise PtxError(self.token.line, "the second destination after '|' is no register")
-            return PairOperand(first, second)
-        return first
 
-    def _scalar(self) -> ScalarOperand:
-        token = self.token
-        if token.kind == "word":
-            self.take()
-            if token.text == "_":
-                return SinkOperand()
-            if token.text in SPECIAL_REGISTERS:
-                return SpecialOperand(token.text)
-            if token.text == "WARP_SZ":
-                return IntegerOperand(_WARP_SIZE)
-            found = self._lookup(token)
-            if isinstance(found, Register):
-                return self._register_operand(found)
-            return SymbolOperand(found, self._offset())
-        if self.accept("!"):
-            return self._predicate(self.kind("word"), True)
-        negative = token.text == "-" and self.following.kind == "float"
-        if negative or token.kind == "float":
-            if negative:
-                self.take()
-            literal = float_literal(self.take())
-            return literal if not negative else negated(literal)
-        return IntegerOperand(self.constant())
-
-    def _offset(self) -> int:
-        """``+ constant`` or ``- constant`` or nothing."""
-        offset = 0
-        while self.token.text in ("+", "-"):
-            sign = -1 if self.take().text == "-" else 1
-            offset += sign * self.product()
-        return offset
-
-    def _address(self) -> AddressOperand:
-        base: RegisterOperand | SymbolOperand | None = None
-        if self.token.kind == "word":
-            token = self.take()
-            found = self._lookup(token)
-            if isinstance(found, Register):
-                base = self._register_operand(found)
-            else:
-                base = SymbolOperand(found)
-            offset = self._offset()
-        else:
-            offset = self.constant()
-        coordinates: tuple[ScalarOperand, ...] = ()
-        if self.accept(","):
-            self.expect("{")
-            coordinates = self._elements()
-        self.expect("]")
-        return AddressOperand(base, offset, coordinates)
-
-    def _elements(self) -> tuple[ScalarOperand, ...]:
-        """What stands between braces, the opening one read."""
-        elements = [self._scalar()]
-        while self.accept(","):
-            elements.append(self._scalar())
-        self.expect("}")
-        return tuple(elements)
+def _all_registers(
+    found: tuple[RegisterOperand | Variable | None, ...],
+) -> TypeGuard[tuple[RegisterOperand, ...]]:
+    """Whether these meanings of names are nothing but registers."""
+    return _REGISTER.issuperset(map(type, found))
 
 
 def _label_key(path: tuple[int, ...], name: str) -> str:

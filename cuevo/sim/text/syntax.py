@@ -1,8 +1,24 @@
-"""What the parser makes of PTX text."""
+"""Modules, functions, instructions and operands, as the parser makes them of PTX text."""
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from cuevo.sim.text.types import ScalarType
+
+SPECIAL_REGISTERS = frozenset(
+    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
+    + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
+    + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
+    + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
+    + [
+        f"%{name}.{axis}"
+        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+        for axis in "xyz"
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,7 @@ class CallOperand:
 
 @dataclass(frozen=True)
 class SinkOperand:
-    """``_``: a result that nobody wants."""
+    """``_``: a result that is thrown away."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class AddressOperand:
     base: "RegisterOperand | SymbolOperand | None"
     offset: int = 0
     coordinates: tuple["ScalarOperand", ...] = ()
-    """Those of ``[base, {x, y}]``, in a tensor map."""
+    """Coordinates of ``[base, {x, y}]``, in a tensor map."""
 
 
 ScalarOperand = (
@@ -129,7 +145,7 @@ class Variable:
     alignment: int
     line: int
     content: bytes = b""
-    """What it is initialised with."""
+    """Initial content."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +159,70 @@ class Subroutine:
     parameters: tuple[Register | Variable, ...]
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     opcode: str
-    """As written, modifiers included: ``ld.global.v4.b32``."""
+    """Opcode as written, modifiers included: ``ld.global.v4.b32``."""
     operands: tuple[Operand, ...]
     guard: RegisterOperand | None
     line: int
     """Line of the text where it begins, counted from 1."""
     subroutine: str = ""
     """The ``.func`` that it is in; "" in the entry's own body."""
+    pattern: "Pattern | None" = None
+    """Shared by all instructions that differ from this one in nothing but registers; only those on
+    registers and constants have one.
+    """
+    registers: "Registers" = ()
+    """Registers of its pattern, by place."""
+
+
+Registers = Sequence[RegisterOperand]
+
+
+class Pattern:
+    """An instruction on registers and constants, for any registers of its types.
+
+    The registers of `instruction` have their place as their slot.
+    """
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.notes: dict[Hashable, Any] = {}
+        """Memo of facts about the pattern, each under a key of its finder's own."""
+        self._opcode = instruction.opcode
+        self._operands = [_filler(operand) for operand in instruction.operands]
+        self._guard = _filler(instruction.guard) if instruction.guard is not None else None
+
+    def on(self, registers: Registers, line: int, subroutine: str) -> Instruction:
+        """The instruction on these registers."""
+        operands = tuple([fill(registers) for fill in self._operands])
+        guard = self._guard(registers) if self._guard is not None else None
+        return Instruction(self._opcode, operands, guard, line, subroutine, self, registers)
+
+
+def _filler(operand: Operand) -> Callable[[Registers], Any]:
+    """A function of registers that has them at the places that are the slots in `operand`."""
+    match operand:
+        case RegisterOperand(register, negated):
+            place = register.slot
+            if negated:
+                return lambda registers: RegisterOperand(registers[place].register, True)
+            return itemgetter(place)
+        case VectorOperand(elements):
+            fillers = [_filler(each) for each in elements]
+            return lambda registers: VectorOperand(tuple([fill(registers) for fill in fillers]))
+        case PairOperand(first, second):
+            one, other = _filler(first), _filler(second)
+            return lambda registers: PairOperand(one(registers), other(registers))
+        case AddressOperand(RegisterOperand() as base, offset, ()):
+            start = base.register.slot
+            return lambda registers: AddressOperand(registers[start], offset)
+        case AddressOperand(base, offset, coordinates):
+            origin = _filler(base) if base is not None else lambda registers: None
+            rest = [_filler(each) for each in coordinates]
+            return lambda registers: AddressOperand(
+                origin(registers), offset, tuple([fill(registers) for fill in rest])
+            )
+    return lambda registers: operand
 
 
 @dataclass
@@ -171,7 +241,7 @@ class Function:
     """``.global`` variables of the module."""
     subroutines: dict[str, Subroutine] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
-    """Those of device functions come before those that call them, the entry's own last."""
+    """Bodies of device functions come before those that call them, the entry's own last."""
     start: int = 0
     """Index of the entry's first instruction."""
     labels: dict[str, int] = field(default_factory=dict)

@@ -8,16 +8,18 @@ import numpy as np
 from cuevo.sim.aliases import AnyDType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScalarType:
-    """A fundamental type of PTX, or a packed one that instructions take (``f16x2``)."""
+    """A fundamental type of PTX, or a packed one that instructions take (``f16x2``); one of each is
+    in `TYPES`.
+    """
 
     name: str
     bits: int
     kind: str
     """One of ``b`` (untyped bits), ``u``, ``s``, ``f`` and ``p`` (predicate)."""
     dtype: AnyDType
-    """What a register of `bits` is viewed as to compute in this type; packed types have no finer
+    """NumPy type that registers are viewed as to compute in this type; packed types have no finer
     view than bits.
     """
 
@@ -42,7 +44,7 @@ def _types() -> dict[str, ScalarType]:
         table.append(ScalarType(f"b{bits}", bits, "b", np.dtype(f"u{bits // 8}")))
         table.append(ScalarType(f"u{bits}", bits, "u", np.dtype(f"u{bits // 8}")))
         table.append(ScalarType(f"s{bits}", bits, "s", np.dtype(f"i{bits // 8}")))
-    # 16 bytes travel as a complex number, which nobody computes with.
+    # 16 bytes travel as a complex number, with which nothing is computed.
     table.append(ScalarType("b128", 128, "b", np.dtype(np.complex128)))
     table.append(ScalarType("f16", 16, "f", np.dtype(np.float16)))
     table.append(ScalarType("bf16", 16, "b", np.dtype(ml_dtypes.bfloat16)))
@@ -56,4 +58,4 @@ def _types() -> dict[str, ScalarType]:
 TYPES = _types()
 
 REGISTER_TYPES = frozenset(TYPES) - {"b8", "u8", "s8", "bf16", "bf16x2"}
-"""What ``.reg`` may declare. (PTX lists the 8-bit types too, and lets almost nothing use them.)"""
+"""Types that ``.reg`` may declare. (PTX lists 8-bit types too, which almost nothing may use.)"""

@@ -36,7 +36,7 @@ def test_many_warps(dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_it_is_the_compiled_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What NumPy would do is not reached for ordinary numbers, and is for others."""
+    """NumPy's path is not reached for ordinary numbers, and is for others."""
     pytest.importorskip("numba")
 
     def refuse(*arguments: object) -> None:

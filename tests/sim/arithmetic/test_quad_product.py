@@ -15,7 +15,7 @@ PRODUCTS = 3
 
 
 def operands(rng: Any, out: Any) -> tuple[Any, Any, Any]:
-    """Of all magnitudes, with subnormals and zeros."""
+    """Numbers of all magnitudes, with subnormals and zeros."""
 
     def some(shape: tuple[int, ...], dtype: Any) -> Any:
         spread = rng.integers(-20, 8, shape)

@@ -19,7 +19,7 @@ def patterns(*x: float) -> list[int]:
 
 
 def test_powers_of_two() -> None:
-    """Those of 4 are exact, the others too small."""
+    """Roots of powers of 4 are exact, the others too small."""
     k = np.arange(-63, 64)
     np.testing.assert_array_equal(
         reciprocal_root(np.ldexp(np.float32(1), 2 * k)), np.ldexp(np.float32(1), -k)

@@ -30,13 +30,13 @@ class Minimal:
     thread: tuple[int, int] | None = (0, 0)
     """Warp and lane that are named; None: none is."""
     arch: str = "sm_80"
-    """With sm_90a there are also `maps`: tensor maps of p and of q, whose boxes are 8 rows of 128
-    bytes, swizzled.
+    """Architecture. With sm_90a there are also `maps`: tensor maps of p and of q, whose boxes are 8
+    rows of 128 bytes, swizzled.
     """
     threads: int = 64
     cluster: int = 1
     version: str = "8.0"
-    """Of PTX; with sm_80 it is another one."""
+    """Version of PTX; with sm_80 it is another one."""
 
     @property
     def parameter_bytes(self) -> int:

@@ -197,7 +197,7 @@ STORES = {
         """,
         "data race: writes shared offset [0-9]+, which an asynchronous copy wrote|warp . of the",
     ),
-    "read by an engine without a fence": kernel(
+    "read by an asynchronous unit without a fence": kernel(
         f"""
         {init(1)} {expect(1024)} {STORE}.v4.b32 [there], {{t, t, t, t}}, [away]; {WAIT}
         <<fence.proxy.async; => >> bar.sync 0; setp.eq.and.u32 c, r, 0, lead;
@@ -257,7 +257,7 @@ REDUCTIONS = {
         """,
         "writes shared offset [0-9]+, which an asynchronous reduction is still to update",
     ),
-    "an engine that reads what is to be updated": kernel(
+    "an asynchronous unit that reads what is to be updated": kernel(
         f"""
         st.shared.v4.b32 [own], {{t, t, t, t}}; {READY} {SYNC} {ADD} <<{WAIT} => >>
         fence.proxy.async; bar.sync 0; setp.eq.and.u32 c, r, 0, lead;
@@ -266,7 +266,7 @@ REDUCTIONS = {
         """,
         "asynchronously reads shared offset [0-9]+, which an asynchronous reduction is still to",
     ),
-    "read by an engine without a fence": kernel(
+    "read by an asynchronous unit without a fence": kernel(
         f"""
         st.shared.v4.b32 [own], {{t, t, t, t}}; {READY} {SYNC} {ADD} {WAIT}
         <<fence.proxy.async; => >> bar.sync 0; setp.eq.and.u32 c, r, 0, lead;

@@ -373,7 +373,7 @@ OPERANDS = {
         {WGMMA} // here
         {COMMIT} {WAIT}
         """,
-        "a descriptor with a base offset: the CPU executor knows none but 0",
+        "a descriptor with a base offset: the CPU executor supports none but 0",
     ),
     "the second row of a pattern": _kernel(
         f"""

@@ -59,11 +59,11 @@ class Mutation:
     """Empty: the whole line."""
     new: str
     only: int
-    """Which of the lines that it was rendered to, counted from 1; 0: all of them."""
+    """Number of the line among those that it was rendered to, from 1; 0: all of them."""
     catch: str
     """ "fault", "result", "harmless" or "uncaught"."""
     says: str
-    """Of a fault, a pattern; else the reason."""
+    """Pattern of the fault's message; else the reason."""
     at: Place
 
     @property

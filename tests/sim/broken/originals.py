@@ -85,7 +85,7 @@ class Original:
     launches: list[Launch]
     check: Callable[[], None]
     after: list[tuple[int, bytes]] = field(default_factory=list)
-    """What all launches together have left."""
+    """Results of all launches together."""
 
     def __post_init__(self) -> None:
         for launch in self.launches:

@@ -159,7 +159,7 @@ UNCAUGHT = {
         "what arrives releases all that is known, whatever the scope",
     ),
 }
-"""With the reason as `message`."""
+"""Cases with the reason as `message`."""
 
 
 @dataclass(frozen=True)

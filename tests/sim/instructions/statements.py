@@ -37,11 +37,11 @@ def chosen(form: Form, opcode: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Place:
-    """What stands at one place of a statement."""
+    """An operand at one place of a statement."""
 
     parameter: Parameter
     scalar: str
-    """Its type; "" for an address, a constant, a label."""
+    """Type of a register; "" for an address, a constant, a label."""
     registers: int
     vector: bool
     """Whether they stand in braces, be it only one."""
@@ -109,7 +109,7 @@ FIRST_LINE = 10
 
 
 def complaints(statements: Sequence[str], version: str, target: str, arch: str) -> list[list[str]]:
-    """What the assembler has to say of each statement."""
+    """The assembler's messages, one for each statement."""
     text = log(statements, version, target, arch)
     found: list[list[str]] = [[] for _ in statements]
     for line, message in re.findall(r"line (\d+); error\s*: *(.*)", text):
@@ -119,7 +119,7 @@ def complaints(statements: Sequence[str], version: str, target: str, arch: str) 
 
 
 def log(statements: Sequence[str], version: str, target: str, arch: str) -> str:
-    """What the assembler says of an entry with the statements; "" if all went well."""
+    """The assembler's message for an entry with the statements; "" if all went well."""
     handle = nvjitlink.create(2, [f"-arch={arch}", "-no-cache"])
     data = module(statements, version, target).encode() + b"\0"
     try:

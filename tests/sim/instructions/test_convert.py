@@ -160,7 +160,7 @@ def test_rounding_to_integral(run_elementwise: Any) -> None:
     "opcode", ["cvt.f32.s32", "cvt.s32.f32", "cvt.rn.f16x2.f16", "cvt.rn.e4m3x2.f32"]
 )
 def test_what_is_not_known(run_elementwise: Any, opcode: str) -> None:
-    with pytest.raises(SimulatorError, match="does not know the instruction"):
+    with pytest.raises(SimulatorError, match="does not support the instruction"):
         run_elementwise(f"{opcode} d, a;", a=("b32", np.arange(32)), d="b32")
 
 

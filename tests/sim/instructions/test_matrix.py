@@ -93,7 +93,7 @@ def run_mma(
     fragments: tuple[layouts.Fragment, ...],
     *matrices: Any,
 ) -> Any:
-    """What ``mma.sync.aligned.<form>`` leaves in the lanes; `fragments` are those of A, B, C, D."""
+    """Results of ``mma.sync.aligned.<form>`` in the lanes; `fragments` are those of A, B, C, D."""
     counts = tuple(fragment.registers for fragment in fragments)
     inputs = (packed(of, matrix) for of, matrix in zip(fragments, matrices, strict=False))
     out = np.zeros((WARPS, 32, counts[3]), np.uint32)
@@ -302,14 +302,14 @@ def test_divergent_aligned_instructions_are_refused(run_kernel: Any, instruction
         ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [x], {a};", "sm_80", "needs sm_90"),
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {a}, [x];", "sm_80", "needs 2 registers"),
         (MMA.replace("{a,a}", "{a,1}"), "sm_80", "must be registers"),
-        (MMA.replace("m16n8k8", "m16n8k4"), "sm_80", "does not know"),
+        (MMA.replace("m16n8k8", "m16n8k4"), "sm_80", "does not support"),
         (MMA.replace("bf16", "tf32"), "sm_75", "needs sm_80"),
         (MMA.replace("bf16", "tf32"), "sm_80", "needs 4 registers"),
-        (QUADS.replace("f32.f16.f16.f32", "f16.f16.f16.f32"), "sm_70", "does not know"),
+        (QUADS.replace("f32.f16.f16.f32", "f16.f16.f16.f32"), "sm_70", "does not support"),
         (QUADS.replace("{a,a}", "{a,0}"), "sm_70", "must be registers"),
         (QUADS.replace("{a,a}", "{a,a,a,a}"), "sm_70", "needs 2 registers"),
-        (QUADS.replace("f16.f16", "bf16.bf16"), "sm_80", "does not know"),
-        (MMA.replace("row.col", "col.row"), "sm_80", "does not know"),
+        (QUADS.replace("f16.f16", "bf16.bf16"), "sm_80", "does not support"),
+        (MMA.replace("row.col", "col.row"), "sm_80", "does not support"),
     ],
 )
 def test_what_is_refused_at_load(

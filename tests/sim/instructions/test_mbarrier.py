@@ -53,9 +53,9 @@ def test_by_state(run_kernel: Any) -> None:
 def test_phases_follow_one_another(run_kernel: Any) -> None:
     """Two warps hand one word to and fro, each phase by the parity of its number."""
     body = f"""
-    .reg .b32 lap, parity; .reg .pred mine, more; mov.u32 lap, 0; mov.u32 x, 0;
+    .reg .b32 iteration, parity; .reg .pred mine, more; mov.u32 iteration, 0; mov.u32 x, 0;
     @first st.shared.b32 [base], 0; bar.sync 0;
-    LAP: and.b32 parity, lap, 1; setp.eq.u32 mine, w, parity;
+    LOOP: and.b32 parity, iteration, 1; setp.eq.u32 mine, w, parity;
     @!mine bra PASS;
     ld.shared.b32 x, [base]; add.u32 x, x, 3; bar.warp.sync -1;
     @!mine bra PASS;
@@ -63,7 +63,7 @@ def test_phases_follow_one_another(run_kernel: Any) -> None:
     @mine st.shared.b32 [base], x;
     PASS: {ARRIVE}
     W: mbarrier.try_wait.parity.shared.b64 done, [m], parity; @!done bra W;
-    add.u32 lap, lap, 1; setp.lt.u32 more, lap, 7; @more bra LAP;
+    add.u32 iteration, iteration, 1; setp.lt.u32 more, iteration, 7; @more bra LOOP;
     ld.shared.b32 x, [base]; {STORE}"""
     assert (run(run_kernel, body)[:64] == 21).all()
 
@@ -71,21 +71,21 @@ def test_phases_follow_one_another(run_kernel: Any) -> None:
 def test_a_ring_of_stages(run_kernel: Any) -> None:
     """Warp 0 fills two stages, warp 1 empties them: full and empty mbarriers, no other barrier."""
     text = f"""
-    .reg .b32 lap, stage, full, empty, parity, sum, free, at; .reg .pred more;
+    .reg .b32 iteration, stage, full, empty, parity, sum, free, at; .reg .pred more;
     @first mbarrier.init.shared.b64 [m+16], 32; @first mbarrier.init.shared.b64 [m+24], 32;
-    bar.sync 0; mov.u32 lap, 0; mov.u32 sum, 0; and.b32 y, t, 31;
-    LAP: and.b32 stage, lap, 1; shr.u32 parity, lap, 1; and.b32 parity, parity, 1;
+    bar.sync 0; mov.u32 iteration, 0; mov.u32 sum, 0; and.b32 y, t, 31;
+    LOOP: and.b32 stage, iteration, 1; shr.u32 parity, iteration, 1; and.b32 parity, parity, 1;
     mad.lo.u32 full, stage, 8, m; add.u32 empty, full, 16;
     mad.lo.u32 at, stage, 128, base; mad.lo.u32 at, y, 4, at;
     @!lead bra TAKE;
     xor.b32 free, parity, 1;
     E: mbarrier.try_wait.parity.shared.b64 done, [empty], free; @!done bra E;
-    mad.lo.u32 x, lap, 100, y; st.shared.b32 [at], x;
+    mad.lo.u32 x, iteration, 100, y; st.shared.b32 [at], x;
     mbarrier.arrive.shared.b64 _, [full]; bra NEXT;
     TAKE:
     F: mbarrier.try_wait.parity.shared.b64 done, [full], parity; @!done bra F;
     ld.shared.b32 x, [at]; add.u32 sum, sum, x; mbarrier.arrive.shared.b64 _, [empty];
-    NEXT: add.u32 lap, lap, 1; setp.lt.u32 more, lap, 5; @more bra LAP;
+    NEXT: add.u32 iteration, iteration, 1; setp.lt.u32 more, iteration, 5; @more bra LOOP;
     mov.u32 x, sum; {STORE}"""
     out = run(run_kernel, text, count=32)
     assert np.array_equal(out[32:64], 1000 + 5 * np.arange(32))

@@ -26,7 +26,7 @@ def test_copies(run_kernel: Any, numbers: Any, scalar: str, vector: str, space: 
     bits, count = int(scalar[1:]), int(vector[2:] or 1)
     size = bits // 8 * count
     if size > 16:
-        with pytest.raises(SimulatorError, match="does not know the instruction"):
+        with pytest.raises(SimulatorError, match="does not support the instruction"):
             run_kernel(f".reg .b64 p, r<4>; ld.{space}.v4.{scalar} {{r0, r1, r2, r3}}, [p];")
         return
     data = numbers.rng.integers(0, 256, (64, size)).astype(np.uint8)
@@ -291,5 +291,7 @@ def test_addresses_of_32_bits_are_not_global(run_kernel: Any) -> None:
     "opcode", ["ld.global.v3.b32", "ld.global.ca.L1::no_allocate.b32", "ld.register.b32"]
 )
 def test_what_is_not_known(run_kernel: Any, opcode: str) -> None:
-    with pytest.raises(SimulatorError, match=f"does not know the instruction {re.escape(opcode)}"):
+    with pytest.raises(
+        SimulatorError, match=f"does not support the instruction {re.escape(opcode)}"
+    ):
         run_kernel(f".reg .b64 p; .reg .b32 x; {opcode} x, [p];")

@@ -1,4 +1,4 @@
-"""Which NaN it is: of f64, and of conversions; elsewhere it is the canonical one.
+"""NaNs of f64 and of conversions; elsewhere they are the canonical one.
 
 The PTX ISA leaves it open; these are the rules of an H200.
 """

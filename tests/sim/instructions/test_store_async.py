@@ -58,7 +58,7 @@ def text(body: str, cluster: int = 2) -> str:
 
 
 def run(body: str, cluster: int = 2) -> Any:
-    """What 64 threads of 4 blocks each leave, a number each."""
+    """Numbers that 64 threads of 4 blocks each leave."""
     out = np.zeros((4, 64), np.uint32)
     kernel = SimExecutor("sm_90").load_text("test", text(body, cluster))
     params = np.array([out.ctypes.data], np.uint64).tobytes()
@@ -234,7 +234,7 @@ def test_generic_addresses_of_counters() -> None:
 
 
 def test_other_atomics_are_not_in_the_way() -> None:
-    """They meet before, while and after reductions are under way; two mbarriers count these."""
+    """Accesses before, while and after reductions are under way; two mbarriers count these."""
     out = run(f"""@first st.shared.u32 [base], 0; {begin(128)}
     @first mbarrier.init.shared.b64 [m+8], 1; bar.sync 0;
     @first mbarrier.arrive.expect_tx.shared.b64 _, [m+8], 128;
@@ -247,7 +247,7 @@ def test_other_atomics_are_not_in_the_way() -> None:
 
 
 def test_one_mbarrier_of_two() -> None:
-    """What the other one has counted is not known by a wait for the first."""
+    """A wait for one mbarrier does not acquire what the other has counted."""
     body = f"""@first st.shared.u32 [base], 0; {begin(128)}
     @first mbarrier.init.shared.b64 [m+8], 1; bar.sync 0;
     @first mbarrier.arrive.expect_tx.shared.b64 _, [m+8], 128;
@@ -258,7 +258,7 @@ def test_one_mbarrier_of_two() -> None:
             run(body.replace("{}", order))
 
 
-def test_sums_read_by_an_engine() -> None:
+def test_sums_read_by_an_asynchronous_unit() -> None:
     body = f"""st.shared.b32 [own], t; st.shared.b32 [own+4], t; st.shared.b64 [own+8], 0;
     {begin(256)} {REDUCE}.add.u32 [there], 1000, [away]; {wait()} fence.proxy.async; bar.sync 0;
     mov.u32 y, %ctaid.x; mad.wide.u32 d, y, 256, d;
@@ -282,18 +282,18 @@ def test_more_bytes_than_an_mbarrier_counts() -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        (f"{STORE}.b16 [own], x, [m];", "does not know the instruction"),
-        (f"{STORE}.v4.b64 [own], {{k, k, k, k}}, [m];", "does not know the instruction"),
+        (f"{STORE}.b16 [own], x, [m];", "does not support the instruction"),
+        (f"{STORE}.v4.b64 [own], {{k, k, k, k}}, [m];", "does not support the instruction"),
         (f"{STORE}.b32 [own], x;", "takes 3 operands, not 2"),
         (f"{STORE}.v2.b32 [own], x, [m];", "needs 2 registers here, not 1"),
         (f"{STORE}.b32 [own], k, [m];", "k is declared .b64"),
         (f"{STORE}.f32 [own], 1, [m];", r"1 is an integer; f32 takes 0f"),
         (f"{STORE}.b32 [own], x, m;", "needs an address in brackets here"),
         (f"st.async.{TELLS}.b32 [own], x, [m];", "own is no 64-bit address"),
-        (f"{REDUCE}.add.f32 [own], f, [m];", "does not know the instruction"),
-        (f"{REDUCE}.min.u64 [own], k, [m];", "does not know the instruction"),
-        (f"{REDUCE}.exch.b32 [own], x, [m];", "does not know the instruction"),
-        (f"{REDUCE.replace('.cluster.sh', '.gpu.sh')}.add.u32 [own], x, [m];", "does not know"),
+        (f"{REDUCE}.add.f32 [own], f, [m];", "does not support the instruction"),
+        (f"{REDUCE}.min.u64 [own], k, [m];", "does not support the instruction"),
+        (f"{REDUCE}.exch.b32 [own], x, [m];", "does not support the instruction"),
+        (f"{REDUCE.replace('.cluster.sh', '.gpu.sh')}.add.u32 [own], x, [m];", "does not support"),
         (f"{REDUCE}.add.u32 [own], k, [m];", "k is declared .b64"),
     ],
 )

@@ -60,7 +60,7 @@ def test_choices_are_found_by_name() -> None:
     ],
 )
 def test_the_unknown_is_refused_by_name_and_line(opcode: str) -> None:
-    with pytest.raises(PtxError, match="does not know the instruction") as caught:
+    with pytest.raises(PtxError, match="does not support the instruction") as caught:
         modifiers(opcode)
     assert opcode in caught.value.message and caught.value.line == 3
 
@@ -198,7 +198,7 @@ def test_levels_that_texts_declare() -> None:
     for version, target, message in (
         ("6.9", "sm_80", "needs .version 7.0; this is 6.9"),
         ("", "sm_80", "must begin with .version"),
-        ("7.0", "sm_35", "does not know the .target 'sm_35'"),
+        ("7.0", "sm_35", "does not support the .target 'sm_35'"),
     ):
         with pytest.raises(ValueError, match=message):
             declared(version, target)

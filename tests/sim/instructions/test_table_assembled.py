@@ -46,7 +46,7 @@ def sample(form: Form, most: int = 120) -> Iterator[str]:
 
 @cache
 def sampled() -> list[tuple[str, str, Level]]:
-    """Of each sampled opcode: itself, a statement, and what the table says it asks for."""
+    """Each sampled opcode, a statement with it, and the level that the table has for it."""
     return [
         (opcode, statement(form, opcode), form.level_of(chosen(form, opcode)))
         for form in forms()

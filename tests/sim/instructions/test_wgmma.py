@@ -218,7 +218,7 @@ def test_warps_that_come_one_after_the_other(run_kernel: Any, numbers: Any) -> N
 def two_warpgroups(
     run_kernel: Any, product: Product, swizzles: tuple[int, int], body: str
 ) -> tuple[Any, Any]:
-    """What `body` makes of accumulators in two warpgroups, each with a B of its own swizzle, and
+    """Accumulators after `body` in two warpgroups, each with a B of its own swizzle, and
     A . B of each; `odd` marks the second one. The accumulators begin as zeros.
     """
     rng, image, descriptors = np.random.default_rng(1), Image(), np.zeros((2, 2), np.uint64)
@@ -326,7 +326,7 @@ def test_the_end_of_the_text_is_an_exit(run_kernel: Any) -> None:
 
 
 def test_no_wavefronts_of_lanes(profile_of: Any, numbers: Any) -> None:
-    """What wgmma reads is not counted as that of an instruction before it."""
+    """Reads of wgmma are not counted as those of an instruction before it."""
     product = Product(64)
     a, b, c = integers(numbers.rng, product)
     counted = []
@@ -361,7 +361,7 @@ def test_no_wavefronts_of_lanes(profile_of: Any, numbers: Any) -> None:
         (Product(8).statement().replace("0, 0;", "0, 0, 0;"), "takes 7 to 8 operands, not 9"),
         (Product(8, ab="tf32").statement().replace(";", ", 0;"), "takes 6 operands, not 7"),
         ("wgmma.wait_group.sync.aligned -1;", "there are no -1 groups"),
-        (Product(8).statement().replace("n8", "n12"), "does not know"),
+        (Product(8).statement().replace("n8", "n12"), "does not support"),
     ],
 )
 def test_what_is_refused_at_load(run_kernel: Any, statement: str, message: str) -> None:

@@ -35,7 +35,7 @@ Wide = Callable[..., Any]
 
 @pytest.fixture
 def wide(run_kernel: Any, rows: Any) -> Wide:
-    """What `body` makes of `rows`; each thread has its own in p, and its result's in q."""
+    """Results of `body` on `rows`; each thread has its own in p, and its result's in q."""
 
     def run(body: str, arch: str = "sm_80", shared: int = 512) -> Any:
         out = np.zeros_like(rows)
@@ -156,7 +156,7 @@ def test_compare_and_swap(run_kernel: Any, space: str) -> None:
 
 
 def test_a_swap_compares_bits(run_kernel: Any) -> None:
-    """Of numbers a NaN would be unlike itself, and the two zeros alike."""
+    """Compare bits: as a number a NaN is unlike itself, and the two zeros are alike."""
     memory = np.array([[NANS[0], NANS[2]], [0, 0]], np.uint64)
     out = np.zeros((2, 2), np.uint64)
     body = f"""
@@ -179,9 +179,9 @@ def test_a_swap_compares_bits(run_kernel: Any) -> None:
         ("ld.shared.b128 v, [own+4];", "misaligned shared access: .* no multiple of 16"),
         ("ld.shared.b128 v, [own];", "read of 16 bytes at shared offset 0, where nothing was"),
         ("ld.global.b128 v, [p+512];", "read of 16 bytes .* outside of every buffer"),
-        ("ld.global.v2.b128 {v, u}, [p];", "does not know the instruction ld.global.v2.b128"),
-        ("atom.global.and.b128 v, [p], v;", "does not know the instruction"),
-        ("selp.b128 v, v, v, odd;", "does not know the instruction"),
+        ("ld.global.v2.b128 {v, u}, [p];", "does not support the instruction ld.global.v2.b128"),
+        ("atom.global.and.b128 v, [p], v;", "does not support the instruction"),
+        ("selp.b128 v, v, v, odd;", "does not support the instruction"),
         ("ld.global.b64 v, [p];", r"v is declared .b128; ld.global.b64 needs .b64 here"),
         ("cvt.u64.u32 v, n;", r"v is declared .b128; cvt.u64.u32 needs .u64 here"),
         ("mov.b128 lo, v;", r"lo is declared .b64; mov.b128 needs .b128 here"),
@@ -209,7 +209,7 @@ def test_a_race_of_half_a_register(run_kernel: Any) -> None:
 
 
 def test_banks_and_sectors(profile_of: Callable[..., Profile], rows: Any) -> None:
-    """As those of vectors of four words."""
+    """Wavefronts are those of vectors of four words."""
 
     def counts(body: str) -> Any:
         profile = profile_of(f"{START} {body} ret;", rows, np.zeros_like(rows), shared=1024)

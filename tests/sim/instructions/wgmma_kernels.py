@@ -43,7 +43,7 @@ class Product:
 
     @property
     def name(self) -> str:
-        """For tests."""
+        """Number for tests."""
         majors = "".join("k-" if not each else "mn" for each in (self.mn_major_a, self.mn_major_b))
         return f"n{self.n}-{self.d}-{self.ab}-{majors}-{self.swizzle_a}-{self.swizzle_b}"
 
@@ -57,7 +57,7 @@ class Product:
 
     @property
     def registers(self) -> int:
-        """Of accumulators."""
+        """Registers of accumulators."""
         return self.n // (4 if self.d == "f16" else 2)
 
     @property
@@ -66,7 +66,7 @@ class Product:
         return f"wgmma.mma_async.sync.aligned.{shape}.{self.d}.{self.ab}.{self.ab}"
 
     def statement(self, d: str = "d", a: str = "a", b: str = "b", scale: str = "scale") -> str:
-        """Of descriptors `a` and `b`, or of registers a0 and so on."""
+        """A wgmma of descriptors `a` and `b`, or of registers a0 and so on."""
         of_a = braces(a, 4) if self.swizzle_a < 0 else a
         constants = [self.scale_a, self.scale_b]
         if self.ab != "tf32":

@@ -36,9 +36,9 @@ class Bound:
     absolute: float = 0.0
     ulps: float = 0.0
     where: Callable[..., Array] | None = None
-    """Of the arguments: where the bound holds. Elsewhere nothing is said."""
+    """Flags of the arguments for which the bound holds. Elsewhere nothing is said."""
     inside: tuple[Callable[[Array], Array], float] | None = None
-    """Where another, absolute bound stands instead, and that bound."""
+    """Flags of those with an absolute bound instead, and that bound."""
 
     def allowed(self, exact: Array, arguments: Sequence[Array], step: Array) -> Array:
         """The error that is allowed; `step` is the distance of neighbours at `exact`."""
@@ -76,7 +76,7 @@ BOUNDS = {
     "rsqrt ftz f64": Bound(relative=2**-19),
     "rsqrt f64": Bound(relative=2**-50),
 }
-"""As the PTX ISA has them; ex2 in f32 as docs/numerics.md counts on it. That of tanh in bf16 is
+"""Bounds of the PTX ISA; ex2 in f32 as docs/numerics.md counts on it. That of tanh in bf16 is
 2^-8 there, as if rounded: at 0x3f3f the exact result is by 0.00007 of that above a number of bf16,
 and an H200 has the one below that number.
 """

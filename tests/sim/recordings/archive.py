@@ -33,7 +33,7 @@ def digests(results: Array) -> Array:
 
 @dataclass(frozen=True)
 class Record:
-    """What the hardware made of one sweep of one instruction."""
+    """The hardware's results of one sweep of one instruction."""
 
     inputs: int
     """Checksum of its operands."""
@@ -41,11 +41,11 @@ class Record:
     """Lanes, and results of a lane."""
     digests: Array
     places: Array
-    """Where the executor differed: indices into the results of all lanes, in C order."""
+    """Indices of differing results of the executor among those of all lanes, in C order."""
     values: Array
-    """What the hardware had there."""
+    """The hardware's results there."""
     distances: Array | None = None
-    """Of all results from what the reader predicts, as uint64 that wrap around."""
+    """Distances of all results from the reader's predictions, as uint64 that wrap around."""
 
     @property
     def results(self) -> int:

@@ -1,4 +1,4 @@
-"""What instructions are given to compute: patterns made from a seed, the hard ones among them.
+"""Operands of recorded instructions: patterns made from a seed, the hard ones among them.
 
 Operands of one element type are made together, so that they can cancel or end in a tie. All is
 made by integer arithmetic and exact operations of IEEE 754, and is the same on every machine; a
@@ -63,7 +63,7 @@ _PACKED = {"f16x2": "f16", "bf16x2": "bf16", "u16x2": "u16", "s16x2": "s16"}
 
 
 def inputs(sources: Sequence[Source], *, few: bool = False) -> list[Array]:
-    """For each source unsigned integers of shape (registers, lanes)."""
+    """Unsigned integers of shape (registers, lanes) for each source."""
     if sources[0].role.startswith("octave"):
         first = int(sources[0].role.split()[1], 16)
         return [np.arange(first, first + (1 << 23), dtype=np.uint32)[None]]
@@ -149,9 +149,9 @@ def _counts(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 KINDS = ("special", "bits", "normal", "tiny", "huge", "cancelling", "ties", "mixed")
 ALONE = ("special", "bits", "normal", "tiny", "huge", "whole", "narrow", "mixed")
-"""Of instructions with one operand."""
+"""Fills of instructions with one operand."""
 ARGUMENTS = ("special", "bits", "normal", "tiny", "huge", "span", "turns", "near")
-"""Of approximate functions in f32."""
+"""Fills of approximate functions in f32."""
 
 
 def _crossed(rng: np.random.Generator, values: Sequence[int], count: int, size: int) -> Array:

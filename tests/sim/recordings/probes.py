@@ -38,7 +38,7 @@ LEFT_OUT = {
     "warp.nothing": "has no result",
     "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
-"""By module or by binder, with the reason."""
+"""Modules and binders left out, with the reason."""
 _TOO_WIDE = ".b128"
 """Results are kept as integers of 64 bits."""
 
@@ -64,7 +64,7 @@ class Source:
     scalar: str
     registers: int = 1
     role: str = ""
-    """What its values are about, where the type does not say it."""
+    """Meaning of its values, where the type does not say it."""
     vector: bool = False
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ def _joined(names: list[str], source: Source) -> str:
 
 @cache
 def probes(number: int = 90) -> tuple[Probe, ...]:
-    """Of all arithmetic that architecture `number` has."""
+    """Probes of all arithmetic that architecture `number` has."""
     found: dict[str, Probe] = {}
     for form in forms():
         if form.binder in LEFT_OUT or form.binder.split(".")[0] in LEFT_OUT:

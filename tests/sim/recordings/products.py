@@ -11,11 +11,11 @@ from sim.recordings.probes import Source
 
 KINDS = ("normal", "patterns", "subnormals", "tiny", "sparse", "specials", "cancelling")
 WARPS = 64
-"""Of each kind; a quarter of them for integers, whose sums are exact."""
+"""Count of each kind; a quarter of it for integers, whose sums are exact."""
 
 
 def operands(sources: Sequence[Source]) -> list[Array]:
-    """For each source words (registers, lanes): all kinds, one after the other."""
+    """Words (registers, lanes) of each source: all kinds, one after the other."""
     return [
         np.concatenate([_operand(source, kind) for kind in KINDS], axis=1) for source in sources
     ]

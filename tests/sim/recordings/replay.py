@@ -20,22 +20,22 @@ RECORDINGS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where the executor is known to differ from the hardware."""
+    """A known difference of the executor from the hardware."""
 
     names: str
     """A regular expression for the instructions."""
     reason: str
     lanes: Callable[..., Array]
-    """Of the operands, (registers, lanes) each: the lanes that may differ."""
+    """The lanes that may differ, of the operands, (registers, lanes) each."""
 
 
 DEVIATIONS: tuple[Deviation, ...] = ()
-"""None: the executor has every result of an H200."""
+"""Known differences; there are none: the executor has every result of an H200."""
 
 
 @dataclass
 class Outcome:
-    """What a comparison has found."""
+    """Findings of a comparison."""
 
     forms: int = 0
     exact: int = 0
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What of several comparisons can be added up."""
+        """Counts that can be added up over comparisons."""
         return {
             "forms": self.forms,
             "exact": self.exact,
@@ -84,13 +84,13 @@ class Outcome:
 
 
 def on_sim(sweep: Sweep, executors: dict[str, SimExecutor]) -> Mapping[str, Array] | None:
-    """The executor's results; None if it does not know the instruction."""
+    """The executor's results; None if it does not support the instruction."""
     if sweep.arch not in executors:
         executors[sweep.arch] = SimExecutor(sweep.arch)
     try:
         return sweep.on_sim(executors[sweep.arch])
     except SimulatorError as error:
-        if "does not know the instruction" in str(error):
+        if "does not support the instruction" in str(error):
             return None
         raise
 
@@ -163,7 +163,7 @@ def _approximated(probe: Probe, inputs: Sequence[Array], one: Record, here: Arra
 
 
 def _predicted(probe: Probe, inputs: Sequence[Array], one: Record) -> Array:
-    """What the recording's distances are counted from."""
+    """Results that the recording's distances are counted from."""
     if probe.binder in approximations.BINDERS:
         return approximations.predicted(probe, inputs)
     return np.zeros(one.shape, np.uint64)

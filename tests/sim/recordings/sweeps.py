@@ -78,7 +78,7 @@ class Sweep:
         }
 
     def on_sim(self, executor: SimExecutor) -> Mapping[str, Array]:
-        """What the CPU executor makes of it."""
+        """Results of the CPU executor."""
         given = self.inputs()
         found = [np.zeros(self.lanes, f"u{bits // 8}") for bits in self.outputs]
         views = [view(x) for x in (*given, *found)]

@@ -148,7 +148,7 @@ def test_an_error_at_load_says_where() -> None:
     with pytest.raises(SimulatorError) as caught:
         SimExecutor().load_text("add_one", text, origin)
     assert str(caught.value).splitlines() == [
-        "ptx/lib/thing.ptx:1014: the CPU executor does not know the instruction add.bogus.f32",
+        "ptx/lib/thing.ptx:1014: the CPU executor does not support the instruction add.bogus.f32",
         "    @in add.bogus.f32 f, f, 0f3F800000;",
         "  in add_one",
     ]
@@ -224,7 +224,7 @@ def test_instructions_of_later_versions() -> None:
     ("old", "new", "message"),
     [
         ("sm_80", "sm_86", "the text is for sm_86; this is sm_80"),
-        ("sm_80", "sm_35", r"does not know the \.target 'sm_35'"),
+        ("sm_80", "sm_35", r"does not support the \.target 'sm_35'"),
         (".version 7.0", ".version 6.5", r"\.target sm_80 needs \.version 7\.0; this is 6\.5"),
         (".version 7.0\n", "", r"must begin with \.version"),
     ],

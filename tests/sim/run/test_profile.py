@@ -196,7 +196,7 @@ def test_guards_that_hold(profile_of: Any) -> None:
 
 
 def test_the_main_loop(profile_of: Any) -> None:
-    """Of an outer and an inner loop the inner one, by the laps of all warps."""
+    """The inner of two nested loops is the main one, by the iterations of all warps."""
     body = """
     .reg .b32 i, j, x; .reg .pred more; mov.u32 i, 0; mov.u32 x, 0;
     OUTER: mov.u32 j, 0;
@@ -205,7 +205,7 @@ def test_the_main_loop(profile_of: Any) -> None:
     add.u32 i, i, 1; setp.lt.u32 more, i, 3; @more bra OUTER; ret;
     """.replace("mov.u32 i, 0;", "mov.u32 i, 0; setp.eq.u32 more, i, 1;", 1)
     loop = profile_of(body, block=64, grid=2).main_loop
-    assert loop.laps == 2 * 2 * 3 * 5
+    assert loop.iterations == 2 * 2 * 3 * 5
     counts = {"add.u32": 3, "xor.b32": 1, "setp.lt.u32": 1, "bra": 1}
     assert dict(loop.instructions) == counts and next(iter(loop.instructions)) == "add.u32"
     assert profile_of("ret;").main_loop is None

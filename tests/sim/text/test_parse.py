@@ -142,7 +142,7 @@ def test_constant_expressions(text: str, value: int) -> None:
         ("f [1;", r"expected '\]', found ';'"),
         ("f 1 2;", "found '2'"),
         ("f +;", "expected an operand, found ';'"),
-        (".branchtargets a;", r"does not know the directive \.branchtargets"),
+        (".branchtargets a;", r"does not support the directive \.branchtargets"),
         (".local .b8 x[4] = {1};", r"a variable in \.local cannot be initialised"),
         ("call f, (1);", "there is no function 'f' before this call"),
         ("ret", r"expected ',' or ';' after an operand|expected an operand"),
@@ -158,11 +158,11 @@ def test_errors_have_their_line(body: str, message: str) -> None:
     ("text", "message"),
     [
         (".version 7.0\n.target sm_80\n.address_size 32\n", "needs .address_size 64"),
-        (f"{HEAD}.alias f, g;", r"does not know \.alias at module level"),
+        (f"{HEAD}.alias f, g;", r"does not support \.alias at module level"),
         (f"{HEAD}.global .b8 x[2] = {{1, 2, 3}};", "'x' has 2 bytes, its content more"),
         (
             f"{HEAD}.entry k() .cluster_dim 2 {{ ret; }}",
-            r"does not know the directive \.cluster_dim",
+            r"does not support the directive \.cluster_dim",
         ),
         (f"{HEAD}.entry k() {{ ret;", "the body of the function does not end"),
     ],

@@ -16,7 +16,7 @@ _ROWS, _PAIRS = 8, 4
 
 
 def elements(fragment: Fragment) -> int:
-    """How many a register holds."""
+    """Elements of a register."""
     return int(fragment.rows.shape[2])
 
 
@@ -47,12 +47,12 @@ def registers_of(matrix: AnyArray, fragment: Fragment) -> list[AnyArray]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the lanes have one element of a matrix."""
+    """Places in a matrix of one element of each lane."""
 
     index: Any
-    """Of rows and columns: slices that make a grid, or an array each."""
+    """Index of rows and columns: slices that make a grid, or an array each."""
     grid: tuple[int, int] | None
-    """How many rows and columns there are, or None."""
+    """Number of rows and columns, None where there is no grid."""
 
     def put(self, matrix: AnyArray, values: AnyArray) -> None:
         """`values` are (32, warps)."""
@@ -74,7 +74,7 @@ class _Place:
 
 @cache
 def _places(fragment: Fragment) -> list[list[_Place]]:
-    """Of each register, and each part of it."""
+    """Places of each register, and each part of it."""
     return [
         [
             _place(fragment.rows[:, r, part], fragment.columns[:, r, part])

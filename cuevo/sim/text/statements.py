@@ -1,0 +1,149 @@
+"""Statements on a line of their own, read once for all kernels that have them.
+
+Most lines of a kernel are an instruction on registers and constants, and instances of a kernel
+differ in few of them. Such a line is a `Statement`; on registers of given types it is a `Pattern`,
+and all that is left to do for an instruction are the registers that its names stand for.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from cuevo.sim.faults import PtxError
+from cuevo.sim.text.lex import Token, tokens
+from cuevo.sim.text.operands import OperandReader
+from cuevo.sim.text.syntax import (
+    SPECIAL_REGISTERS,
+    Instruction,
+    Pattern,
+    Register,
+    RegisterOperand,
+)
+from cuevo.sim.text.types import ScalarType
+
+# Distinct lines that are remembered; the kernels of the package have some thousand each.
+_LINES_KEPT = 1 << 15
+_BLANK = " \t\r\f\v"
+_LOCATION = re.compile(r"\.loc(?:[ \t]+[0-9]+)+")
+_COMPLETE = frozenset(";{}:")
+"""Tokens that a statement may follow."""
+_RESERVED = SPECIAL_REGISTERS | {"_", "WARP_SZ"}
+_NOT_PLAIN = frozenset(("bra", "brx", "call", "addc", "subc", "madc"))
+"""Instructions with operands beyond registers and constants, or that read the carry flag."""
+
+
+class Statement:
+    """A line that is one instruction, of which nothing is known but its tokens; `names` are the
+    words among them that may be registers, each once.
+    """
+
+    def __init__(self, found: tuple[Token, ...], names: tuple[str, ...]) -> None:
+        self._tokens = found
+        self.names = names
+        self._patterns: dict[tuple[ScalarType, ...], Pattern | None] = {}
+
+    def pattern(self, types: tuple[ScalarType, ...]) -> Pattern | None:
+        """The instruction, its names being registers of these types; None if it is wrong then."""
+        if types not in self._patterns:
+            places = {name: _place(index) for index, name in enumerate(self.names)}
+            shape = tuple((kind, places.get(text, text)) for kind, text, _ in self._tokens)
+            self._patterns[types] = _pattern(shape, types)
+        return self._patterns[types]
+
+    def at_line(self, line: int) -> list[Token]:
+        """The statement's tokens, and an end behind them."""
+        return _at_line(((kind, text) for kind, text, _ in self._tokens), line)
+
+
+def _place(index: int) -> str:
+    """Stand-in for a name where the name does not matter; no lexer makes such a word."""
+    return f"#{index}"
+
+
+def _at_line(found: Iterable[tuple[str, str]], line: int) -> list[Token]:
+    return [*(Token(kind, text, line) for kind, text in found), Token("end", "", line)]
+
+
+@lru_cache(_LINES_KEPT)
+def _pattern(shape: tuple[tuple[str, str], ...], types: tuple[ScalarType, ...]) -> Pattern | None:
+    """The pattern of all statements of a shape, which differ in names only."""
+    reader = OperandReader(_at_line(shape, 0))
+    for index, scalar in enumerate(types):
+        register = Register(_place(index), scalar, index)
+        reader.declare(register.name, RegisterOperand(register), 0)
+    try:
+        guard, opcode = reader.guard(), reader.kind("word").text
+        operands = reader.operands()
+        reader.end()
+    except PtxError:
+        return None
+    return Pattern(Instruction(opcode, operands, guard, 0))
+
+
+@lru_cache(_LINES_KEPT)
+def statement(line: str) -> Statement | None:
+    """The statement that is all of `line`; None if it is something else, or more."""
+    if not line.endswith(";") or line.count(";") > 1 or '"' in line:
+        return None
+    found = _of_line(line)
+    opcode = 0
+    if found[0].text == "@":
+        opcode = 3 if found[1].text == "!" else 2
+    if len(found) < opcode + 2 or found[opcode].kind != "word" or found[opcode + 1].text == ":":
+        return None
+    text = found[opcode].text
+    if text.split(".")[0] in _NOT_PLAIN or ".cc." in text or not _is_balanced(found):
+        return None
+    words = [token.text for token in found[:opcode] + found[opcode + 1 :] if token.kind == "word"]
+    names = tuple(dict.fromkeys(word for word in words if word not in _RESERVED))
+    return Statement(found, names) if text not in names else None
+
+
+def _is_balanced(found: tuple[Token, ...]) -> bool:
+    """Whether braces and parentheses that are opened are closed, and none before."""
+    for opening, closing in ("{}", "()"):
+        depth = 0
+        for token in found:
+            depth += (token.text == opening) - (token.text == closing)
+            if depth < 0:
+                return False
+        if depth:
+            return False
+    return True
+
+
+def condensed(text: str) -> Iterator[Token]:
+    """The tokens of a text without ``/*``, where each statement on a line of its own is one of kind
+    ``statement``, and a ``.loc`` behind it is left out.
+
+    What is no PTX raises `PtxError`, at a line that means nothing.
+    """
+    new = tuple.__new__
+    complete, within_body = True, False
+    number = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        code = line.strip(_BLANK)
+        if "//" in code and '"' not in code:
+            code = code[: code.index("//")].rstrip(_BLANK)
+        if not code:
+            continue
+        if complete:
+            if code.startswith(".loc") and _LOCATION.fullmatch(code):
+                if not within_body:
+                    yield Token("location", code, number)
+                continue
+            if statement(code) is not None:
+                within_body = True
+                yield new(Token, ("statement", code, number))  # half the time of Token(...)
+                continue
+        within_body = False
+        last = ""
+        for kind, last, _ in _of_line(code):
+            yield new(Token, (kind, last, number))
+        complete = last in _COMPLETE
+    yield Token("end", "end of text", number)
+
+
+@lru_cache(_LINES_KEPT)
+def _of_line(line: str) -> tuple[Token, ...]:
+    return tuple(tokens(line)[:-1])
