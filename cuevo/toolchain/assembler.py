@@ -133,7 +133,7 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
         options.ptxas_options = list(_PTXAS_OPTIONS)
         # What its own cache has, it does not report on.
         options.no_cache = True
-    module = ObjectCode.from_ptx(kernel.text.encode(), name=f"{kernel.name}.ptx")
+    module = ObjectCode.from_ptx(kernel.located.text.encode(), name=f"{kernel.name}.ptx")
     linker = None
     try:
         linker = Linker(module, options=options)
@@ -161,7 +161,7 @@ def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str)
         if not number:
             explained[f"ptx/{kernel.name}.ptx: {message}"] = None
             continue
-        origin = kernel.origin(int(number))
+        origin = kernel.located.origin(int(number))
         place = str(origin) if origin else f"line {number} of the PTX text of {kernel.name}"
         # The loop that made hundreds of equal lines gets one complaint.
         explained[f"{place}: {message}"] = None
