@@ -18,8 +18,8 @@ from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
 from helpers.gemm_sweep import name
 from helpers.guarded import OnDevice, host_views
+from helpers.ledgers import opcodes
 from helpers.spills import LOWER_PRODUCTS as KINDS
-from kernels.test_ledger import opcodes
 
 from cuevo.architectures import architecture
 from cuevo.arrays import copy_to_host, view
