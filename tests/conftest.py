@@ -1,8 +1,14 @@
-"""Fixtures of all tests; gpu tests are skipped, with the reason, where there is no GPU."""
+"""Fixtures of all tests; gpu tests are skipped, with the reason, where there is no GPU.
+
+Tests run in several processes: on the CPU each has a part of them in order, so that it parses what
+its neighbours parsed; on a device all share its memory, and tests that are marked `whole_device`
+run in one process, one after the other.
+"""
 
 import gc
 import os
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +24,28 @@ from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
 
-# JAX would take three quarters of the device's memory when it starts.
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# JAX, which reads these when it is imported, would take three quarters of the device's memory when
+# it starts, and as much again in the next process.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
 
 PLANS = (attention_plans, gradient_plans, product_plans)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Choose how tests are dealt to processes, unless --dist says."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        on_gpu = devices() and "not gpu" not in config.option.markexpr
+        config.option.dist = "loadgroup" if on_gpu else "worksteal"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("whole_device"):
+            item.add_marker(pytest.mark.xdist_group("whole_device"))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not devices():
         skip = pytest.mark.skip(reason=f"no GPU: {why_none().partition(': ')[0]}")
@@ -41,11 +62,26 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 5, 5)
 
 
-def pytest_runtest_teardown() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Torch keeps what it has freed: each process has a part of the device's memory for it."""
+    if PROCESSES > 1 and item.get_closest_marker("gpu"):
+        _share_of_torch(1.0 if item.get_closest_marker("whole_device") else 0.75 / PROCESSES)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
     """A plan keeps its executor and kernels, which are megabytes each on the CPU executor."""
     for plans in PLANS:
         if len(plans) > 16:
             plans.clear()
+    if item.get_closest_marker("whole_device") and (torch := sys.modules.get("torch")):
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _share_of_torch(share: float) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 @pytest.fixture(scope="module")

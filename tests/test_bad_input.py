@@ -221,6 +221,7 @@ def test_without_a_gpu_only_the_cpu_executor_runs(monkeypatch: pytest.MonkeyPatc
 
 
 @gpu
+@pytest.mark.whole_device
 def test_a_result_that_does_not_fit_into_memory(executor: DriverExecutor) -> None:
     """The context is as good as before."""
     arrays = {

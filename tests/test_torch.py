@@ -386,7 +386,7 @@ def test_a_side_stream() -> None:
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream), torch.no_grad():
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(200_000_000)
         for name, x in late.items():
             x.copy_(arguments[name])
         late_dout.copy_(dout)

@@ -24,6 +24,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
+    from cuevo.toolchain.lineinfo import LocatedText
     from cuevo.toolchain.template import RenderedKernel
 
 _SET_HELP = "a kernel parameter; `cuevo kernels` lists them; may be given several times"
@@ -42,8 +43,9 @@ examples:
   cuevo render evoformer_forward_sm80 --set head_dim=32 --set stages=4 --output forward.ptx
   cuevo render evoformer_forward_sm80 --set head_dim=32 --origin | less
 
-The text is what the assembler and the CPU executor get. With --origin every line is preceded by the
-file and line under ptx/ that it was written in.
+The text is what the CPU executor gets. With --loc it has the line information that the assembler
+gets besides, .loc and .file directives; with --origin every line is preceded by the file and line
+under ptx/ that it was written in.
 """
 
 _ASSEMBLE_DETAILS = """\
@@ -77,6 +79,9 @@ def add_commands(subparsers: Subparsers) -> None:
     )
     render.add_argument(
         "--origin", action="store_true", help="precede each line by its ptx/FILE:LINE"
+    )
+    render.add_argument(
+        "--loc", action="store_true", help="add the .loc and .file directives that are assembled"
     )
     render.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead")
 
@@ -203,7 +208,8 @@ def run_render(arguments: argparse.Namespace) -> int:
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)
     _, rendered = render_kernel(module, arguments.settings, [arch])
-    text = with_origins(rendered) if arguments.origin else rendered.text
+    shown = rendered.located if arguments.loc else rendered
+    text = with_origins(shown) if arguments.origin else shown.text
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:
@@ -211,7 +217,7 @@ def run_render(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def with_origins(rendered: RenderedKernel) -> str:
+def with_origins(rendered: RenderedKernel | LocatedText) -> str:
     """The kernel's text, every line preceded by the place in ptx/ that it comes from."""
     lines = rendered.text.splitlines()
     places = []

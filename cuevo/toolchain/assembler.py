@@ -6,7 +6,6 @@ driver.
 
 import json
 import re
-import struct
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from cuevo.errors import AssemblerError, DeviceUnavailable
 from cuevo.toolchain import cache as _cache
 from cuevo.toolchain.cache import Cache
+from cuevo.toolchain.image import Image
 from cuevo.toolchain.template import RenderedKernel
 
 LOWEST_ARCH = 75
@@ -28,19 +28,20 @@ _PTXAS_OPTIONS = ("-v", "--warn-on-spills")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel needs, as the assembler reports it; sizes in bytes."""
+    """Registers and memory that one kernel needs; sizes in bytes."""
 
     registers: int
     """Registers a thread."""
     spill_stores: int
     spill_loads: int
+    """All of the stack, for each of the two, where an assembler does not tell."""
     stack: int
     """Local memory a thread."""
     static_shared: int
     """Shared memory a block, without what a launch adds."""
     barriers: int
     constant: int
-    """Constant memory, all banks, where the assembler reports it."""
+    """Constant memory, all banks."""
     code_size: int
     """Machine code of the module."""
 
@@ -133,7 +134,7 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
         options.ptxas_options = list(_PTXAS_OPTIONS)
         # What its own cache has, it does not report on.
         options.no_cache = True
-    module = ObjectCode.from_ptx(kernel.text.encode(), name=f"{kernel.name}.ptx")
+    module = ObjectCode.from_ptx(kernel.located.text.encode(), name=f"{kernel.name}.ptx")
     linker = None
     try:
         linker = Linker(module, options=options)
@@ -161,7 +162,7 @@ def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str)
         if not number:
             explained[f"ptx/{kernel.name}.ptx: {message}"] = None
             continue
-        origin = kernel.origin(int(number))
+        origin = kernel.located.origin(int(number))
         place = str(origin) if origin else f"line {number} of the PTX text of {kernel.name}"
         # The loop that made hundreds of equal lines gets one complaint.
         explained[f"{place}: {message}"] = None
@@ -173,45 +174,35 @@ def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str)
 
 
 def _read_resources(kernel: RenderedKernel, log: str, code: bytes) -> Resources:
-    # The log has a part for each entry point, beginning with its name.
-    parts = re.split(r"Compiling entry function '([^']+)'", log)
-    part = dict(zip(parts[1::2], parts[2::2], strict=True)).get(kernel.name, "")
-    registers = re.search(r"Used (\d+) registers", part)
+    image, name = Image(code), kernel.name
+    registers = image.registers(name)
     if registers is None:
         raise AssemblerError(
-            f"ptx/{kernel.name}.ptx: the assembler does not report on an entry point "
-            f"{kernel.name}; its log is\n{log.strip()}\nin {kernel.describe()}"
+            f"ptx/{name}.ptx: the assembler's result has no entry point {name}; its log is\n"
+            f"{log.strip()}\nin {kernel.describe()}"
         )
-
-    def total(pattern: str) -> int:
-        return sum(map(int, re.findall(pattern, part)))
-
+    stack = image.stack(name)
     return Resources(
-        registers=int(registers.group(1)),
-        spill_stores=total(r"(\d+) bytes spill stores"),
-        spill_loads=total(r"(\d+) bytes spill loads"),
-        stack=total(r"(\d+) bytes stack frame"),
-        static_shared=total(r"(\d+) bytes smem"),
-        barriers=total(r"used (\d+) barriers"),
-        constant=total(r"(\d+) bytes cmem\[\d+\]"),
-        code_size=sum(size for name, size in _sections(code) if name.startswith(".text")),
+        registers=registers,
+        spill_stores=_spilled("stores", name, log, stack),
+        spill_loads=_spilled("loads", name, log, stack),
+        stack=stack,
+        static_shared=image.static_shared(name),
+        barriers=image.barriers(name),
+        constant=image.constant(name),
+        code_size=image.code_size,
     )
 
 
-def _sections(elf: bytes) -> list[tuple[str, int]]:
-    """Name and size of each section of a little-endian ELF64 image."""
-    if elf[:6] != b"\x7fELF\x02\x01":
-        raise AssemblerError("the assembler's result is no 64-bit ELF image")
-    (table,) = struct.unpack_from("<Q", elf, 40)
-    entry_size, count, names_index = struct.unpack_from("<3H", elf, 58)
-    entries = [
-        struct.unpack_from("<II4Q", elf, table + index * entry_size) for index in range(count)
-    ]
-    names = entries[names_index][4]
-    return [
-        (elf[(begin := names + entry[0]) : elf.index(b"\0", begin)].decode(), entry[5])
-        for entry in entries
-    ]
+def _spilled(kind: str, name: str, log: str, stack: int) -> int:
+    """Bytes of spill stores or loads. They are in the log alone, and not in every driver's: kernels
+    that declare no local memory have a stack for nothing else.
+    """
+    # The log has a part for each entry point, beginning with its name.
+    parts = re.split(r"Compiling entry function '([^']+)'", log)
+    part = dict(zip(parts[1::2], parts[2::2], strict=True)).get(name, log)
+    found = re.findall(rf"(\d+) bytes spill {kind}", part)
+    return sum(map(int, found)) if found else stack
 
 
 # -- Cache entries ---------------------------------------------------------------------------------

@@ -19,14 +19,23 @@ class SourceLine:
         return f"{self.file}:{self.line}"
 
 
-def add_line_information(
-    text: Sequence[str], origins: Sequence[SourceLine | None]
-) -> tuple[str, tuple[SourceLine | None, ...]]:
+@dataclass(frozen=True)
+class LocatedText:
+    """PTX text with line information, and the origin of each of its lines."""
+
+    text: str
+    lines: tuple[SourceLine | None, ...]
+
+    def origin(self, line: int) -> SourceLine | None:
+        """Origin of line `line` of the text, counted from 1; None where there is none."""
+        return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
+
+
+def add_line_information(text: Sequence[str], origins: Sequence[SourceLine | None]) -> LocatedText:
     """Put ``.loc`` and ``.file`` directives into PTX lines, `origins` being one entry a line.
 
     A ``.loc`` stands before each instruction of a function body whose origin is not the one of the
-    instruction before it; the ``.file`` lines end the module. Returns the text and the origins of
-    its lines.
+    instruction before it; the ``.file`` lines end the module.
     """
     files: dict[str, int] = {}
     lines: list[str] = []
@@ -44,7 +53,7 @@ def add_line_information(
     for file, number in files.items():
         lines.append(f'.file {number} "{file}"')
         kept.append(None)
-    return "\n".join(lines) + "\n", tuple(kept)
+    return LocatedText("\n".join(lines) + "\n", tuple(kept))
 
 
 _TOKEN = re.compile(

@@ -1,15 +1,16 @@
-"""Marks: how each line of a rendered template remembers the line that it was written in.
+"""The source map: how each line of a rendered template remembers the line that it was written in.
 
-When a template is compiled, each line end in its literal text gets a mark in front, holding file
-and line. Marks travel through macros, loops and captures like any other text. After rendering,
-`take_marks` turns them into a list. Marks are put in between Jinja's lexer and its parser: literal
-text is known there, so nothing gets into an expression, and the values of expressions cannot get
-into a mark.
+When a template is compiled, each line end in its literal text gets a mark in front: one character
+of Unicode's private use area, which stands for a file and a line. Marks travel through macros,
+loops and captures like any other text. After rendering, `take_marks` turns them into a list. Marks
+are put in between Jinja's lexer and its parser: literal text is known there, so nothing gets into
+an expression, and the values of expressions cannot get into a mark.
 """
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import jinja2
 from jinja2.ext import Extension
@@ -21,12 +22,15 @@ from cuevo.toolchain.lineinfo import SourceLine
 LINE_STATEMENT = "//%"
 LINE_COMMENT = "//#"
 
-# Control characters are in no template. (Not 0x1c to 0x1f: Python counts those as white space.)
-_BEGIN, _END = "\x01", "\x02"
-_MARK = re.compile(f"{_BEGIN}([^{_END}]*):([0-9]+){_END}")
+_FIRST, _LAST = 0xF0000, 0x10FFFD
+_MARKS = f"{chr(_FIRST)}-{chr(_LAST)}"
+"""The marks, as a range of a regular expression's set."""
 _SIGNED = re.compile(r"\$\{[-+]")
 """What Jinja would take for white-space control, and not for a sign."""
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_RESERVED = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_MARKS}]")
+"""What is in no template: control characters, some of which delimit what no template has, and the
+marks.
+"""
 UNUSED_DELIMITERS = ("\x03", "\x04", "\x05", "\x06")
 """For the blocks and comments within a line that Jinja wants to have names for."""
 
@@ -41,7 +45,7 @@ class Marks(Extension):
         lines = []
         depth = opened = 0  # open brackets of a line statement, and its line
         for number, line in enumerate(re.split(r"\r\n|\r|\n", source), 1):
-            if _CONTROL.search(line):
+            if _RESERVED.search(line):
                 raise _syntax_error("there is a control character in this line", number, name)
             if _SIGNED.search(line):
                 message = "an expression begins with a sign: write ${0 - x}"
@@ -63,11 +67,12 @@ class Marks(Extension):
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """Mark the literal text; wrap each value into a call of `word`, or of `block` if alone."""
+        """Mark the literal text; send each value through the filter `word`, or `block` if alone."""
         tokens = list(stream)
         ends = _ends_of_values(tokens)
         line = ""  # literal text since the last line end, with a $ for each value
-        margins: dict[int, str | None] = {}  # of the value ending there; None: it is not alone
+        # Of the value ending there: its first line, and its margin, None where it is not alone.
+        values: dict[int, tuple[int, str | None]] = {}
         for index, token in enumerate(tokens):
             if token.type == "data":
                 text = token.value
@@ -84,16 +89,17 @@ class Marks(Extension):
                 if (end := ends.get(index)) is None:
                     continue  # not closed: the parser will say so
                 margin = line if not line.strip() and _ends_line(tokens, end) else None
-                margins[end] = margin
+                values[end] = token.lineno, margin
                 line += "$"
-                yield Token(token.lineno, "name", "__word" if margin is None else "__block")
-                yield from (Token(token.lineno, "lparen", "("), Token(token.lineno, "lparen", "("))
+                yield Token(token.lineno, "lparen", "(")
             elif token.type == "variable_end":
-                yield Token(token.lineno, "rparen", ")")
-                if (margin := margins[index]) is not None:
-                    yield Token(token.lineno, "comma", ",")
-                    yield Token(token.lineno, "string", margin)
-                yield Token(token.lineno, "rparen", ")")
+                first, margin = values.get(index, (token.lineno, None))
+                yield from (Token(first, "rparen", ")"), Token(first, "pipe", "|"))
+                yield Token(first, "name", "__word" if margin is None else "__block")
+                if margin is not None:
+                    yield Token(first, "lparen", "(")
+                    yield Token(first, "string", margin)
+                    yield Token(first, "rparen", ")")
                 yield token
             else:
                 yield token
@@ -130,39 +136,70 @@ def _ends_line(tokens: Sequence[Token], end: int) -> bool:
 def _with_marks(text: str, name: str | None, line: int) -> str:
     head, *rest = text.split("\n")
     return head + "".join(
-        f"{_BEGIN}{name}:{line + index}{_END}\n{part}" for index, part in enumerate(rest)
+        f"{_mark(f'ptx/{name}', line + index)}\n{part}" for index, part in enumerate(rest)
     )
 
 
+# -- The marks -------------------------------------------------------------------------------------
+
+_origins: list[SourceLine] = []
+"""The line that each mark stands for; marks stay in compiled templates as long as the process."""
+_lock = threading.Lock()
+
+
+@cache
+def _mark(file: str, line: int) -> str:
+    with _lock:
+        _origins.append(SourceLine(file, line))
+        code = _FIRST + len(_origins) - 1
+    if code > _LAST:
+        raise _syntax_error("this process has no marks left for more templates", line, file)
+    return chr(code)
+
+
+def _origin(mark: str) -> SourceLine:
+    return _origins[ord(mark) - _FIRST]
+
+
 # -- What the values of a template become ----------------------------------------------------------
+
+_VISIBLE = re.compile(rf"[^\s{_MARKS}]")
+_MARGIN = re.compile(rf"\n([ \t]*)[^\s{_MARKS}]")
+"""White space in front of a line that is not empty: with a line end, which is found faster than ^.
+"""
+_ANY_MARK = re.compile(f"[{_MARKS}]")
 
 
 def word(value: object) -> str:
     """A value within a line: the result of a macro loses its indentation and its line end."""
     text = _text(value)
-    if _BEGIN not in text:
+    if text.isascii() or not _ANY_MARK.search(text):
         return text
     lines = text.split("\n")
-    visible = [index for index, line in enumerate(lines) if _bare(line).strip()]
+    visible = [index for index, line in enumerate(lines) if _VISIBLE.search(line)]
     if not visible:
         return ""
     text = "\n".join(lines[visible[0] : visible[-1] + 1]).lstrip()
-    return _bare(text).rstrip() if len(visible) == 1 else text
+    return _ANY_MARK.sub("", text).rstrip() if len(visible) == 1 else text
 
 
 def block(value: object, margin: str) -> str:
     """A value alone on its line: its lines, moved together until the leftmost is at `margin`."""
-    lines = _text(value).split("\n")
-    bare = list(map(_bare, lines))
-    visible = [each.lstrip() for each in bare]
-    widths = [len(whole) - len(rest) for whole, rest in zip(bare, visible, strict=True) if rest]
-    common = min(widths, default=0)
-    return "\n".join(
-        margin + line[common:] if rest else line for line, rest in zip(lines, visible, strict=True)
-    )
+    text = "\n" + _text(value)
+    common = min(map(len, _MARGIN.findall(text)), default=0)
+    if common != len(margin) or "\t" in text or "\t" in margin:
+        text = _margin_of(common).sub("\n" + margin, text)
+    return text[1:]
+
+
+@lru_cache(maxsize=256)
+def _margin_of(width: int) -> re.Pattern[str]:
+    return re.compile(rf"\n[ \t]{{{width}}}(?=[ \t]*[^\s{_MARKS}])")
 
 
 def _text(value: object) -> str:
+    if type(value) is str:
+        return value
     if isinstance(value, Macro):
         raise TypeError(f"macro {value.name} stands here without its (arguments)")
     if isinstance(value, (str, int, float, Undefined)) or hasattr(value, "__index__"):
@@ -170,13 +207,10 @@ def _text(value: object) -> str:
     raise TypeError(f"{value!r} of type {type(value).__name__} has no meaning in PTX text")
 
 
-def _bare(line: str) -> str:
-    head, mark, rest = line.partition(_BEGIN)
-    # Mostly there is one, at the end.
-    return head if not mark or rest.find(_END) == len(rest) - 1 else _MARK.sub("", line)
-
-
 # -- After rendering -------------------------------------------------------------------------------
+
+_LINE = re.compile(rf"^(?=[^\n])([^\n{_MARKS}]*)([{_MARKS}]?)([^\n]*)$", re.M)
+"""Text up to the first mark, that mark, the rest; lines without a character are left out."""
 
 
 def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
@@ -186,13 +220,15 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
     waiting = (
         0  # lines of a value that brought no marks: they belong to the line that the value is in
     )
-    for line in marked.split("\n"):
-        bare = _bare(line).rstrip()
-        owner = _owner(line)
+    for bare, mark, rest in _LINE.findall(marked):
+        owner = _origin(mark) if mark else None
+        if rest:
+            owner = _owner(mark + rest)
+            bare += _ANY_MARK.sub("", rest)
         if owner is not None and waiting:
             origins[-waiting:] = [owner] * waiting
             waiting = 0
-        if bare:
+        if bare := bare.rstrip():
             text.append(bare)
             origins.append(owner)
             waiting += owner is None
@@ -202,13 +238,8 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
 def _owner(line: str) -> SourceLine | None:
     """The line that wrote the last visible character: the first mark behind this one."""
     first, begin = None, len(line)
-    for mark in reversed(list(_MARK.finditer(line))):
+    for mark in reversed(list(_ANY_MARK.finditer(line))):
         if first is not None and line[mark.end() : begin].strip():
             break
         first, begin = mark, mark.start()
-    return None if first is None else _origin(first[1], first[2])
-
-
-@lru_cache(maxsize=4096)
-def _origin(file: str, line: str) -> SourceLine:
-    return SourceLine(f"ptx/{file}", int(line))
+    return None if first is None else _origin(first.group())

@@ -15,6 +15,7 @@ in, which for a line out of a macro is the line in the macro's body.
 
 import hashlib
 import math
+import os
 import re
 import struct
 from collections import Counter
@@ -31,9 +32,10 @@ from jinja2.bccache import Bucket, BytecodeCache
 from cuevo import layouts
 from cuevo.errors import TemplateError
 from cuevo.toolchain import source_map
+from cuevo.toolchain.direct_calls import DirectCalls
 from cuevo.toolchain.division import magic
 from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
-from cuevo.toolchain.lineinfo import SourceLine, add_line_information
+from cuevo.toolchain.lineinfo import LocatedText, SourceLine, add_line_information
 from cuevo.toolchain.paths import ptx_directory
 
 __all__ = ["RenderedKernel", "SourceLine", "kernel_names", "render"]
@@ -62,21 +64,28 @@ class RenderedKernel:
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.values.items())})"
 
     @cached_property
+    def located(self) -> LocatedText:
+        """The text with ``.loc`` and ``.file`` directives, which is what is assembled: a profiler
+        and a disassembly then name the file that the author edits.
+        """
+        text = self.text.removesuffix("\n").split("\n")
+        return add_line_information(text, [self.origin(n) for n in range(1, len(text) + 1)])
+
+    @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text, in hexadecimal."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """SHA-256 of the text and of the origins of its lines, in hexadecimal."""
+        origins = "\n".join(map(str, self.lines))
+        return hashlib.sha256(f"{self.text}\0{origins}".encode()).hexdigest()
 
     @cached_property
     def code_digest(self) -> str:
-        """SHA-256 of what the machine code is made from: no comments, line information,
-        indentation.
+        """SHA-256 of what the machine code is made from: no comments, origins, indentation.
 
         A reworded comment, or a macro that moves to another file, leaves it as it is.
         """
         text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", self.text, flags=re.DOTALL)
         lines = (" ".join(line.split()) for line in text.split("\n"))
-        kept = (line for line in lines if line and not line.startswith((".loc ", ".file ")))
-        return hashlib.sha256("\n".join(kept).encode()).hexdigest()
+        return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
 
 
 def kernel_names() -> tuple[str, ...]:
@@ -102,6 +111,8 @@ def render(
 
     An imported library sees `values` only if it is imported ``with context``.
 
+    Equal values give the same `RenderedKernel` again, until a file of a directory changes.
+
     Raises ValueError for a kernel that is not there and for a value that hides one of the names
     above; TemplateError, with file and line, for whatever goes wrong inside of a template.
     """
@@ -109,23 +120,73 @@ def render(
     if kernel not in _names(root):
         known = ", ".join(_names(root)) or "none"
         raise ValueError(f"there is no kernel {kernel!r} in {root}; the kernels are: {known}")
+    given = _Values(values)
+    try:
+        return _rendered(kernel, root, _state(root), given)
+    except _UnhashableValues:
+        return _rendered.__wrapped__(kernel, root, (), given)
+
+
+class _UnhashableValues(Exception):
+    """Values that no rendering can be kept under."""
+
+
+class _Values:
+    """Values of a rendering; equal to others where they have the same names in the same order, and
+    are written the same way too: in a template 1 is not True.
+    """
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = MappingProxyType(dict(values))
+        self._key = tuple((name, value, repr(value)) for name, value in values.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Values) and self._key == other._key
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self._key)
+        except TypeError as error:
+            raise _UnhashableValues from error
+
+
+def _state(root: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time of the last change and size of every file that a rendering may read."""
+    found: list[tuple[str, int, int]] = []
+    waiting = list(dict.fromkeys((str(root), str(ptx_directory()))))
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif entry.name.endswith((".ptx", ".h")):
+                    status = entry.stat()
+                    found.append((entry.path, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=256)
+def _rendered(
+    kernel: str, root: Path, _state: tuple[tuple[str, int, int], ...], given: _Values
+) -> RenderedKernel:
     params = _parameter_struct(kernel, root)
     # An environment for each rendering: whatever is imported gets its globals from there, and is
     # not kept. What is kept is compiled code.
     base = _environment(root)
     environment = base.overlay()
     environment.globals = {**base.globals, "p": params, "unique": _labels()}
-    hidden = sorted(values.keys() & environment.globals.keys())
+    hidden = sorted(given.values.keys() & environment.globals.keys())
     if hidden:
         raise ValueError(f"{kernel}: {', '.join(hidden)} already has a meaning in every template")
     try:
-        marked = environment.get_template(f"{kernel}.ptx").render(**values)
+        marked = environment.get_template(f"{kernel}.ptx").render(**given.values)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
     except Exception as error:
         raise TemplateError(_explain(error, root, kernel)) from error
-    text, lines = add_line_information(*source_map.take_marks(marked))
-    return RenderedKernel(kernel, text, lines, MappingProxyType(dict(values)), params)
+    lines, origins = source_map.take_marks(marked)
+    text = "".join(f"{line}\n" for line in lines)
+    return RenderedKernel(kernel, text, tuple(origins), given.values, params)
 
 
 def _names(directory: Path) -> tuple[str, ...]:
@@ -176,8 +237,10 @@ def _environment(root: Path) -> jinja2.Environment:
         extensions=[source_map.Marks],
         bytecode_cache=_CodeInMemory(),
     )
+    environment.code_generator_class = DirectCalls
     # Jinja's own make 0 of what is no number, and of a number that a macro made.
     environment.filters.update({"int": _int, "float": _float})
+    environment.filters.update({"__block": source_map.block, "__word": source_map.word})
     environment.globals = {
         "range": range,
         "min": min,
@@ -189,8 +252,6 @@ def _environment(root: Path) -> jinja2.Environment:
         "magic": magic,
         "fail": _fail,
         "layouts": layouts,
-        "__block": source_map.block,
-        "__word": source_map.word,
     }
     return environment
 

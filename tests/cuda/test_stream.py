@@ -328,7 +328,7 @@ def test_a_call_on_torchs_stream_waits_for_torch(read_on: Any) -> None:
     ones = torch.ones(256, device="cuda")
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(200_000_000)
         x = 7 * ones
         seen = view(x, name="x")
         queue = resolve_stream(None, [seen])

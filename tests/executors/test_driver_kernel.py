@@ -530,6 +530,7 @@ def microseconds(work: Callable[[], object], after: Callable[[], None]) -> float
 
 
 @gpu
+@pytest.mark.whole_device
 def test_host_time_of_a_repeated_launch(
     executor: Any, small: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,20 +6,20 @@ change them:
 
     python tests/helpers/shipped_kernels.py
 
-writes tests/kernels/shipped.json anew. The tests assemble a sample; every configuration that a call
-can get, in both dtypes, with every set of biases, is assembled for each of the architectures by
+writes tests/kernels/shipped.json anew. Every configuration that a call can get is assembled for
+each of the architectures by
 
     python tests/helpers/shipped_kernels.py spills [ARCH ...]
 
-which names those that spill and takes three quarters of an hour on two cores.
+which names those that spill, and takes an hour on two cores: see `helpers.spills`.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, product
-from multiprocessing import Pool
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,10 @@ from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.gemm_mma import Config as GemmConfig
 from cuevo.kernels.gemm_mma import Problem as GemmProblem
 from cuevo.kernels.gemm_sm90a import Config as WgmmaConfig
-from cuevo.toolchain.assembler import assemble
-from cuevo.toolchain.template import RenderedKernel, render
+from cuevo.toolchain.template import render
 
 PINS = Path(__file__).parents[1] / "kernels" / "shipped.json"
 HEAD_DIMS = tuple(range(8, 129, 8))
-SPILL_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 # Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The keys
 # fill their tiles with the first one only.
@@ -259,137 +257,39 @@ def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 yield f"gemm-{name}", gemm_sm90a.NAME, gemm_sm90a.values(config)
 
 
-def rendered(head_dim: int) -> Iterator[tuple[str, RenderedKernel]]:
-    for name, kernel, values in instances(head_dim):
-        yield name, render(kernel, values)
+Instances = Iterator[tuple[str, str, dict[str, object]]]
+FAMILIES: Mapping[str, Callable[[], Instances]] = {
+    **{f"forward-D{d}": partial(instances, d) for d in HEAD_DIMS},
+    **{f"backward-D{d}": partial(gradient_instances, d) for d in HEAD_DIMS},
+    "products": product_instances,
+    "wgmma": wgmma_instances,
+    "variants": variant_instances,
+    "memory": memory_instances,
+}
+"""Everything that is pinned, in parts that a test renders within seconds."""
 
 
-def digests(head_dim: int) -> dict[str, str]:
+def digests(family: str) -> dict[str, str]:
     """Name to the first half of the digest of its code."""
-    return {name: kernel.code_digest[:32] for name, kernel in rendered(head_dim)}
-
-
-def gradient_digests(head_dim: int) -> dict[str, str]:
-    """As `digests`, for `gradient_instances`."""
-    return _digests(gradient_instances(head_dim))
-
-
-def product_digests() -> dict[str, str]:
-    """As `digests`, for the products."""
-    return _digests(product_instances())
-
-
-def wgmma_digests() -> dict[str, str]:
-    """As `digests`, for `wgmma_instances`."""
-    return _digests(wgmma_instances())
-
-
-def variant_digests() -> dict[str, str]:
-    """As `digests`, for `variant_instances`."""
-    return _digests(variant_instances())
-
-
-def memory_digests() -> dict[str, str]:
-    """As `digests`, for `memory_instances`."""
-    return _digests(memory_instances())
-
-
-def _digests(found: Iterator[tuple[str, str, dict[str, object]]]) -> dict[str, str]:
-    return {name: render(kernel, values).code_digest[:32] for name, kernel, values in found}
-
-
-def spilling_products(case: tuple[str, int, int, str], step: int = 1) -> tuple[int, int, list[str]]:
-    """As `spilling`, for one architecture, order, kind of epilogue and dtype; of every `step`
-    configurations one, another one with the next order or kind.
-    """
-    arch, order, kind, dtype = case
-    configs = product_configurations(order, kind, dtype)
-    return _spilling(gemm_sm80, configs[(order + kind) % step :: step], arch)
-
-
-def spilling_wgmma(case: tuple[str, int, int, str]) -> tuple[int, int, list[str]]:
-    """As `spilling_products`, of `gemm_sm90a`, where this is its architecture."""
-    arch, order, kind, dtype = case
-    if arch != "sm_90":
-        return 0, 0, []
-    return _spilling(gemm_sm90a, wgmma_configurations(order, kind, dtype), gemm_sm90a.ARCH)
-
-
-def spilling_gradients(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
-    """As `spilling`, for one architecture, head dim, dtype and set of `GRADIENT_BIASES`: every
-    other set of gradients, the others with the other dtype.
-    """
-    arch, head_dim, dtype, biases = case
-    first = (head_dim // 8 + biases + (dtype == "f16")) % 2
-    configs = [
-        config
-        for wanted in range(first, len(GRADIENTS), 2)
-        for config in gradient_configurations(head_dim, dtype, biases, wanted)
-    ]
-    return _spilling(backward, configs, arch)
-
-
-def spilling(case: tuple[str, int, str, int]) -> tuple[int, int, list[str]]:
-    """For one architecture, head dim, dtype and set of biases: how many configurations can be
-    chosen, how many of them need what `forward.spill_fallbacks` offers, and which spill even so.
-    """
-    arch, head_dim, dtype, biases = case
-    return _spilling(forward, configurations(head_dim, dtype, biases), arch)
-
-
-def _spilling(kernel: Any, configs: list[Any], arch: str) -> tuple[int, int, list[str]]:
-    limits = architecture(arch)
-    runs = [config for config in configs if not kernel.violations(config, limits)]
-    helped, spilt = 0, []
-    for chosen in runs:
-        for config in kernel.spill_fallbacks(chosen):
-            cubin = assemble(render(kernel.NAME, kernel.values(config)), arch, cache=None)
-            found = cubin.resources
-            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
-                helped += config != chosen
-                break
-        else:
-            spilt.append(f"{arch}: {chosen}: {found}")
-    return len(runs), helped, spilt
-
-
-def report_spills(archs: list[str]) -> int:
-    """1 where some configuration spills."""
-    failed = 0
-    for arch in archs:
-        kinds = ([arch], HEAD_DIMS, ("bf16", "f16"))
-        cases = product(*kinds, range(len(BIASES)))
-        gradients = product(*kinds, range(len(GRADIENT_BIASES)))
-        runs, helped = 0, 0
-        with Pool() as pool:
-            products = [*product([arch], range(len(ORDERS)), range(len(PRODUCTS)), ("bf16", "f16"))]
-            for count, more, spilt in chain(
-                pool.imap_unordered(spilling_products, products),
-                pool.imap_unordered(spilling_wgmma, products),
-                pool.imap_unordered(spilling, cases),
-                pool.imap_unordered(spilling_gradients, gradients),
-            ):
-                runs, helped, failed = runs + count, helped + more, failed + len(spilt)
-                print(*spilt, sep="\n", end="\n" if spilt else "", flush=True)
-        print(
-            f"{arch}: {runs} configurations, {helped} with more registers for a thread", flush=True
-        )
-    print(f"{failed} spill")
-    return int(failed > 0)
+    return {
+        name: render(kernel, values).code_digest[:32] for name, kernel, values in FAMILIES[family]()
+    }
 
 
 def write_pins() -> None:
     found: dict[str, str] = {}
-    for head_dim in HEAD_DIMS:
-        found |= digests(head_dim) | gradient_digests(head_dim)
-    found |= product_digests() | wgmma_digests() | variant_digests() | memory_digests()
+    for family in FAMILIES:
+        found |= digests(family)
     PINS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{len(found)} digests in {PINS}")
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["spills"]:
-        return report_spills(arguments[1:] or list(SPILL_ARCHS))
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from helpers import spills
+
+        return spills.report(arguments[1:])
     write_pins()
     return 0
 

@@ -369,24 +369,6 @@ def problems(head_dim: int) -> list[Problem]:
     return found
 
 
-@unit
-@each_variant
-@pytest.mark.parametrize(
-    ("arch", "head_dim"),
-    [*(("sm_75", d) for d in (8, 32, 64, 96, 128)), ("sm_90", 32)],
-)
-def test_nothing_that_is_chosen_spills(lower: ModuleType, arch: str, head_dim: int) -> None:
-    """A third of the sets of gradients, another third for the next head dim."""
-    limits = architecture(arch)
-    for problem in problems(head_dim)[head_dim // 8 % 3 :: 3]:
-        config = lower.choose(problem, limits)
-        found = assemble(render(lower.NAME, lower.values(config)), arch, cache=None).resources
-        what = f"{config} on {arch}: {found}"
-        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
-        assert found.static_shared == 0 and found.barriers == 1, what
-        assert found.registers * config.threads * config.min_blocks <= 65536, what
-
-
 LEDGERS = [
     (sm75, dict(head_dim=8, first=False, second=True)),
     (sm75, dict(head_dim=24, side="queries", sums=True)),

@@ -1,7 +1,6 @@
 """ptx/evoformer_forward_sm80.ptx against float64, on the CPU executor and a GPU; its host half."""
 
 from dataclasses import fields, replace
-from functools import cache
 from math import log2
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from helpers import attention_cases as cases
 from helpers.attention_cases import Case, OnDevice, Strided
 from helpers.attention_sweep import CASES, name
+from helpers.executors import shared
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
@@ -18,14 +18,8 @@ from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.evoformer_forward_sm80 import Config, Problem
 from cuevo.ops.attention_problem import check_scale, state_problem
-from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
-
-
-@cache
-def sim(arch: str) -> SimExecutor:
-    return SimExecutor(arch)
 
 
 def launch(
@@ -61,7 +55,7 @@ def run_on_cpu(
 ) -> dict[str, Strided]:
     results = cases.make_results(case)
     views = cases.host_views(inputs, readonly=True) | cases.host_views(results, readonly=False)
-    launch(case, sim(case.arch), views, with_lse=with_lse)
+    launch(case, shared(case.arch), views, with_lse=with_lse)
     return results
 
 
@@ -135,7 +129,7 @@ def test_the_sweep_has_everything() -> None:
 
 def chosen(case: Case) -> Config:
     views = cases.host_views(cases.make(case), readonly=True)
-    return cases.configuration(case, state_problem(**views), sim(case.arch))
+    return cases.configuration(case, state_problem(**views), shared(case.arch))
 
 
 # -- Bits ------------------------------------------------------------------------------------------

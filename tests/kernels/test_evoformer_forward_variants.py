@@ -301,25 +301,6 @@ def test_fragments_are_read_without_bank_conflicts(variant: ModuleType, head_dim
 BIASES = (("f32", "f16"), ("bool", "f32"), ("f16", "none"), ("none", "f16"))
 
 
-@unit
-@each_variant
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.parametrize("head_dim", [8, 32, 56, 64, 96, 128])
-def test_no_configuration_spills(variant: ModuleType, arch: str, head_dim: int) -> None:
-    """A sample: each candidate with another set of biases, for the next head dim again another."""
-    for index in range(len(list(variant.candidates(Problem(1, 1, 1, 1, 1, head_dim, "f16"))))):
-        mask, pair = BIASES[(index + head_dim // 8) % len(BIASES)]
-        problem = Problem(1, 1, 1, 100, 100, head_dim, "f16", mask, pair)
-        config = [c for c, _ in variant.candidates(problem)][index]
-        if variant.violations(config, architecture(arch)):
-            continue
-        found = assemble(render(variant.NAME, variant.values(config)), arch, cache=None).resources
-        what = f"{config} on {arch}: {found}"
-        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
-        assert found.static_shared == 0 and found.barriers == 1, what
-        assert found.registers * config.threads * config.min_blocks <= 65536, what
-
-
 LEDGERS = [
     (sm75, dict(head_dim=8)),
     (sm75, dict(head_dim=24, block_keys=64)),

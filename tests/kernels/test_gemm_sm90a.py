@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import pytest
 from helpers import gemm_cases as cases
 from helpers.attention_sweep import WHOLE as WHOLE_SWEEPS
 from helpers.attention_sweep import Deck
+from helpers.executors import shared
 from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
 from helpers.gemm_sweep import name
 from helpers.guarded import OnDevice, host_views
-from kernels.test_ledger import opcodes
+from helpers.ledgers import opcodes
 
 import cuevo
 from cuevo.architectures import architecture
@@ -125,9 +125,8 @@ CASES = tuple(sweep())
 # -- Every bit -------------------------------------------------------------------------------------
 
 
-@cache
 def sim() -> SimExecutor:
-    return SimExecutor("sm_90a")
+    return shared("sm_90a")
 
 
 def launch(case: GemmCase, place: SimExecutor | DriverExecutor) -> tuple[Arrays, Config]:
@@ -260,30 +259,6 @@ def test_the_sweep_has_everything() -> None:
 
 
 # -- Machine code ----------------------------------------------------------------------------------
-
-KINDS = (
-    Problem(1, 500, 500, 500, "bf16", "bf16"),
-    Problem(1, 512, 512, 512, "bf16", "f32"),
-    Problem(1, 500, 500, 500, "f16", "f32", True, True, "f32", scatter=True),
-    Problem(1, 500, 501, 500, "f16", "f16", True, False, "f16", True, False, 16, 16, 4, 2),
-    Problem(1, 512, 512, 512, "bf16", "bf16", False, True, "bf16", True, False),
-    Problem(1, 500, 501, 500, "bf16", "bf16", False, True, "none", True, True, 16, 16, 16, 2),
-    Problem(1, 500, 501, 500, "bf16", "f32", False, True, "none", False, True, 16, 16, 16, 4),
-)
-"""Of each a kernel that a call can get."""
-
-
-@unit
-@pytest.mark.parametrize("problem", KINDS, ids=range(len(KINDS)))
-def test_what_ships_does_not_spill(problem: Problem) -> None:
-    configs = list(serving(problem))
-    assert len(configs) >= 2
-    for config in configs:
-        cubin = assemble(render(gemm_sm90a.NAME, gemm_sm90a.values(config)), "sm_90a", cache=None)
-        found = cubin.resources
-        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), config
-        assert found.registers <= 168
-        assert "serializ" not in cubin.log and "Potential Performance Loss" not in cubin.log
 
 
 @unit

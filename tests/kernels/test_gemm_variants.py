@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -14,11 +13,13 @@ import pytest
 from helpers import gemm_cases as cases
 from helpers.attention_sweep import WHOLE as WHOLE_SWEEPS
 from helpers.attention_sweep import Deck
+from helpers.executors import shared
 from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
 from helpers.gemm_sweep import name
 from helpers.guarded import OnDevice, host_views
-from kernels.test_ledger import opcodes
+from helpers.ledgers import opcodes
+from helpers.spills import LOWER_PRODUCTS as KINDS
 
 from cuevo.architectures import architecture
 from cuevo.arrays import copy_to_host, view
@@ -171,11 +172,6 @@ def _sums_of_slices(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> 
     return first + second
 
 
-@cache
-def sim(arch: str) -> SimExecutor:
-    return SimExecutor(arch)
-
-
 def launch(
     variant: ModuleType, case: GemmCase, place: SimExecutor | DriverExecutor
 ) -> tuple[Arrays, Config]:
@@ -232,13 +228,13 @@ def check(variant: ModuleType, case: GemmCase, place: SimExecutor | DriverExecut
 @kernel
 @pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
 def test_every_bit_on_sm_75(case: GemmCase) -> None:
-    check(gemm_sm75, case, sim("sm_75"))
+    check(gemm_sm75, case, shared("sm_75"))
 
 
 @kernel
 @pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
 def test_every_bit_on_sm_70(case: GemmCase) -> None:
-    check(gemm_sm70, case, sim("sm_70"))
+    check(gemm_sm70, case, shared("sm_70"))
 
 
 @kernel
@@ -246,14 +242,14 @@ def test_every_bit_on_sm_70(case: GemmCase) -> None:
 @pytest.mark.parametrize("case", CASES["sm_70"][::9], ids=name)
 def test_every_bit_of_m8n8k4_on_later_architectures(case: GemmCase, arch: str) -> None:
     """From sm_80 on it is made of fp32 arithmetic."""
-    check(gemm_sm70, case, sim(arch))
+    check(gemm_sm70, case, shared(arch))
 
 
 @kernel
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", CASES["sm_75"][::19], ids=name)
 def test_every_bit_of_m16n8k8_on_later_architectures(case: GemmCase, arch: str) -> None:
-    check(gemm_sm75, case, sim(arch))
+    check(gemm_sm75, case, shared(arch))
 
 
 @pytest.mark.gpu
@@ -277,7 +273,7 @@ def test_every_bit_of_the_sm_70_variant_on_a_device(
 def test_results_are_near_float64(case: GemmCase) -> None:
     for arch, variant in VARIANTS.items():
         case = replace(case, values="normal", alpha=1.0, c="none", scatter="none", settings=())
-        arrays, _ = launch(variant, case, sim(arch))
+        arrays, _ = launch(variant, case, shared(arch))
         assert arrays.out is not None
         cases.check_near(case, arrays.out.array, arrays)
 
@@ -346,58 +342,6 @@ class Profiler(SimExecutor):
 
 
 # -- Machine code ----------------------------------------------------------------------------------
-
-KINDS = (
-    Problem(1, 500, 500, 500, "f16", "f16"),
-    Problem(1, 500, 500, 500, "f16", "f32", True, True, "f32", scatter=True),
-    Problem(1, 500, 500, 500, "f16", "f16", True, False, "f16", True, False, 2, 8, 4, 16),
-    Problem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
-    Problem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
-)
-"""Of each a kernel that a call can get."""
-
-
-def shipped(variant: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
-    limits = architecture(arch)
-    whole = [config for config, _ in variant.candidates(problem) if not config.split]
-    return (x for x in whole if not variant.violations(x, limits, problem))
-
-
-@unit
-@BOTH
-@pytest.mark.parametrize(
-    ("arch", "kind"),
-    [
-        *(("sm_75", kind) for kind in range(5)),
-        ("sm_80", 1),
-        ("sm_80", 3),
-        ("sm_90", 2),
-        ("sm_90", 4),
-    ],
-)
-def test_what_ships_does_not_spill(variant: ModuleType, arch: str, kind: int) -> None:
-    offered = list(shipped(variant, KINDS[kind], arch))
-    assert len(offered) >= 3
-    for config in offered:
-        for roomy in variant.spill_fallbacks(config):
-            found = assemble(
-                render(variant.NAME, variant.values(roomy)), arch, cache=None
-            ).resources
-            if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
-                assert found.registers * config.threads * roomy.min_blocks <= 65536
-                assert (found.static_shared, found.barriers) == (0, 1)
-                break
-        else:
-            raise AssertionError(f"{config} on {arch}: {found}")
-
-
-@unit
-def test_split_sums_do_not_spill() -> None:
-    for arch, variant in VARIANTS.items():
-        for config in shipped(variant, KINDS[1], arch):
-            kernel = render(variant.NAME, variant.values(replace(config, splits=2)))
-            found = assemble(kernel, "sm_75", cache=None).resources
-            assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), config
 
 
 @unit

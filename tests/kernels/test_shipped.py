@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 from helpers import shipped_kernels as shipped
+from helpers.spills import ARCHS, EVERYTHING, HEAVIEST, SAMPLED_ARCHS, heaviest, objections, runs_on
 
 from cuevo.architectures import architecture
-from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import registry
-from cuevo.toolchain.assembler import Cubin, assemble
 from cuevo.toolchain.template import RenderedKernel, kernel_names, render
 
 unit = pytest.mark.unit
-REGISTERS = 65536
-"""Of a multiprocessor."""
 
 
 @unit
@@ -92,19 +88,10 @@ def test_the_list_has_every_backward_tiling_and_every_set_of_gradients() -> None
 
 
 @unit
-@pytest.mark.parametrize("head_dim", shipped.HEAD_DIMS)
-def test_the_code_of_gradients_is_the_one_that_was_pinned(head_dim: int) -> None:
+@pytest.mark.parametrize("family", shipped.FAMILIES)
+def test_the_code_is_the_one_that_was_pinned(family: str) -> None:
     pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.gradient_digests(head_dim)
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
-
-
-@unit
-@pytest.mark.parametrize("head_dim", shipped.HEAD_DIMS)
-def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.digests(head_dim)
+    found = shipped.digests(family)
     changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
     assert not changed, (
         f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first "
@@ -114,45 +101,8 @@ def test_the_code_is_the_one_that_was_pinned(head_dim: int) -> None:
 
 
 @unit
-def test_the_code_of_products_is_the_one_that_was_pinned() -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.product_digests()
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
-
-
-@unit
-def test_the_code_of_products_by_wgmma_is_the_one_that_was_pinned() -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.wgmma_digests()
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
-
-
-@unit
-def test_the_code_of_the_kernels_that_only_move_and_add_is_the_one_that_was_pinned() -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.memory_digests()
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
-
-
-@unit
-def test_the_code_of_the_lower_variants_is_the_one_that_was_pinned() -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.variant_digests()
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, f"{len(changed)} of {len(found)}, the first is {changed[0]}"
-
-
-@unit
 def test_nothing_else_is_pinned() -> None:
-    names = [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.instances(d)]
-    names += [name for name, _, _ in shipped.product_instances()]
-    names += [name for name, _, _ in shipped.wgmma_instances()]
-    names += [name for name, _, _ in shipped.variant_instances()]
-    names += [name for name, _, _ in shipped.memory_instances()]
-    names += [name for d in shipped.HEAD_DIMS for name, _, _ in shipped.gradient_instances(d)]
+    names = [name for family in shipped.FAMILIES.values() for name, _, _ in family()]
     assert len(names) == len(set(names))
     assert set(json.loads(shipped.PINS.read_text())) == set(names)
 
@@ -160,7 +110,8 @@ def test_nothing_else_is_pinned() -> None:
 @unit
 def test_the_digest_is_that_of_the_instructions() -> None:
     """A pin would be of no use if it missed a changed instruction, or moved with a comment."""
-    _, kernel = next(shipped.rendered(8))
+    _, name, values = next(shipped.instances(8))
+    kernel = render(name, values)
     changed = kernel.text.replace("setp.lt.u32", "setp.le.u32", 1)
     commented = kernel.text.replace("setp.lt.u32", "/* why */ setp.lt.u32", 1)
     assert changed != kernel.text != commented
@@ -173,100 +124,39 @@ def test_the_digest_is_that_of_the_instructions() -> None:
 
 # -- Resources -------------------------------------------------------------------------------------
 
-# Sets of biases, as indices of BIASES: each for one architecture or another, the last for all.
-ASSEMBLED = (8, 16, 24, 32, 48, 64, 128)
-KINDS = {
-    "sm_80": (0, 2, 6, 9, 14),
-    "sm_86": (14,),
-    "sm_90": (1, 3, 5, 12, 13, 14),
-    "sm_100": (13,),
-}
-
-
-def objections(cubin: Cubin, kernel: RenderedKernel) -> list[str]:
-    """What is wrong with the resources of an instance."""
-    found = cubin.resources
-    if (found.spill_stores, found.spill_loads, found.stack, found.static_shared) == (0, 0, 0, 0):
-        return []
-    return [f"{kernel.describe()} on {cubin.arch}: {found}"]
-
 
 @unit
-@pytest.mark.parametrize("head_dim", ASSEMBLED)
-@pytest.mark.parametrize("arch", KINDS)
-def test_no_shipped_kernel_spills(arch: str, head_dim: int) -> None:
-    """Every other tiling of a set of biases, the others with the next set or head dim."""
-    assembled = 0
-    wrong: list[str] = []
-    for biases in KINDS[arch]:
-        dtype = ("bf16", "f16")[(biases + head_dim // 8) % 2]
-        offered = shipped.configurations(head_dim, dtype, biases)
-        legal = [c for c in offered if not forward.violations(c, architecture(arch))]
-        for config in legal[(biases + head_dim // 8) % 2 :: 2] or legal:
-            kernel = render(forward.NAME, forward.values(config))
-            cubin = assemble(kernel, arch, cache=None)
-            wrong += objections(cubin, kernel)
-            assert cubin.resources.registers * config.threads * config.min_blocks <= REGISTERS
-            assert cubin.resources.barriers == 1
-            assembled += 1
-    assert assembled >= len(KINDS[arch])
+@pytest.mark.parametrize(
+    ("name", "arch"), [(name, arch) for name, archs in SAMPLED_ARCHS.items() for arch in archs]
+)
+def test_the_heaviest_instance_of_a_kernel_does_not_spill(name: str, arch: str) -> None:
+    """All others: `python tests/helpers/shipped_kernels.py spills`, for releases."""
+    kernel = registry()[name]
+    wrong, _ = objections(kernel, heaviest(kernel, arch), arch)
     assert not wrong, "\n".join(wrong)
 
 
 @unit
-@pytest.mark.parametrize("order", range(len(shipped.ORDERS)))
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_no_product_spills(arch: str, order: int) -> None:
-    """Half of them; of a kind that both architectures meet, each the other half."""
-    kind = (order + ("sm_80", "sm_90").index(arch)) % len(shipped.PRODUCTS)
-    count, _, spilt = shipped.spilling_products((arch, order, kind, "bf16"), step=2)
-    assert count > 8
-    assert not spilt, "\n".join(spilt)
+def test_an_instance_of_every_kernel_is_assembled() -> None:
+    assert set(SAMPLED_ARCHS) == set(HEAVIEST) == set(registry())
+    assert sum(map(len, SAMPLED_ARCHS.values())) >= 42
+    assert {arch for archs in SAMPLED_ARCHS.values() for arch in archs} <= set(ARCHS)
 
 
 @unit
-@pytest.mark.parametrize("head_dim", ASSEMBLED)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_no_backward_kernel_spills(arch: str, head_dim: int) -> None:
-    """Some with more registers for a thread than its candidate has."""
-    biases = (head_dim // 8 + 5 * (arch == "sm_90")) % len(shipped.GRADIENT_BIASES)
-    count, _, spilt = shipped.spilling_gradients((arch, head_dim, "bf16", biases))
-    assert count > 0
-    assert not spilt, "\n".join(spilt)
-
-
-@unit
-@pytest.mark.parametrize("head_dim", [8, 40, 128])
-@pytest.mark.parametrize("arch", KINDS)
-def test_scores_do_not_spill(arch: str, head_dim: int) -> None:
-    for dtype in ("f16", "bf16"):
-        kernel = render(scores.NAME, scores.values(scores.Config(head_dim=head_dim, dtype=dtype)))
-        assert not objections(assemble(kernel, arch, cache=None), kernel)
-
-
-@unit
-@pytest.mark.parametrize("head_dim", [8, 40, 128])
-@pytest.mark.parametrize("arch", ["sm_75", *KINDS])
-def test_deltas_do_not_spill(arch: str, head_dim: int) -> None:
-    for dtype in ("f16", "bf16"):
-        config = delta.choose(head_dim, dtype, heads=8)
-        kernel = render(delta.NAME, delta.values(config))
-        cubin = assemble(kernel, arch, cache=None)
-        assert not objections(cubin, kernel)
-        # A row's loads are all in flight, and there are warps enough to wait for them.
-        assert cubin.resources.registers <= 96
-
-
-@unit
-@pytest.mark.parametrize("arch", ["sm_75", *KINDS])
-def test_kernels_that_only_move_and_add_do_not_spill(arch: str) -> None:
-    assembled = 0
-    for _, name, values in shipped.memory_instances():
-        if values.get("out_dtype") == "bf16" and architecture(arch).number < 80:
-            continue
-        kernel = render(name, values)
-        cubin = assemble(kernel, arch, cache=None)
-        assert not objections(cubin, kernel)
-        assert cubin.resources.registers <= 64
-        assembled += 1
-    assert assembled >= 17
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_90a"])
+def test_the_release_assembles_every_kernel(arch: str) -> None:
+    """The list that `spills` works through has each kernel that the architecture runs."""
+    found = set()
+    for configurations, cases in EVERYTHING:
+        for case in cases[:: max(1, len(cases) // 7)]:
+            offered = configurations(arch, *case)
+            found |= {kernel.NAME for kernel, config in offered if runs_on(kernel, config, arch)}
+    limits = architecture(arch)
+    served = {
+        name
+        for name, kernel in registry().items()
+        if (getattr(kernel, "ARCH", None) or "") == (arch if arch.endswith("a") else "")
+        and limits.number >= kernel.MINIMUM_ARCH
+    }
+    assert found == served

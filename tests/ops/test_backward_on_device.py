@@ -428,6 +428,7 @@ def test_autograd_of_torch(executor: DriverExecutor, dtype: str) -> None:
         assert error < tolerance, f"{key}: relative error {error:.3g}"
 
 
+@pytest.mark.whole_device
 def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     """Two rows of a problem 4.4 GB apart, in every input of the type of q."""
     torch = pytest.importorskip("torch")
@@ -480,6 +481,7 @@ def test_every_tiling_and_number_of_stages(
 # -- Time ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole_device
 def test_host_time_of_a_repeated_call(
     executor: DriverExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,7 +180,7 @@ def test_torch_streams(executor: DriverExecutor, how: str) -> None:
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(200_000_000)
         for key, x in tensors.items():
             late[key].copy_(x)
         if how == "current":
@@ -318,6 +318,7 @@ def test_every_block_row_is_reached(executor: DriverExecutor) -> None:
     cases.check(case, out.to_numpy(), None, inputs)
 
 
+@pytest.mark.whole_device
 def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     """Two rows of a problem 4.4 GB apart, in inputs and result."""
     torch = pytest.importorskip("torch")
@@ -411,6 +412,7 @@ def test_every_tiling_and_number_of_stages(
 # -- Time ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole_device
 def test_host_time_of_a_repeated_call(
     executor: DriverExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,14 +1,13 @@
 """cuevo.gemm on the CPU executor: every bit, results, empty problems."""
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers import gemm_cases as cases
-from helpers.executors import Recorder
+from helpers.executors import Recorder, shared
 from helpers.gemm_cases import SMALL, Arrays, GemmCase
 from helpers.gemm_sweep import CASES, name
 from helpers.guarded import assert_same_bytes, host_views
@@ -18,15 +17,9 @@ from cuevo import reference
 from cuevo.architectures import architecture
 from cuevo.arrays import array_from_pointer, view
 from cuevo.kernels.gemm_mma import Config
-from cuevo.sim import SimExecutor
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit
-
-
-@cache
-def sim(arch: str) -> SimExecutor:
-    return SimExecutor(arch)
 
 
 def run(case: GemmCase, arch: str) -> tuple[Arrays, np.ndarray, Config]:
@@ -35,7 +28,7 @@ def run(case: GemmCase, arch: str) -> tuple[Arrays, np.ndarray, Config]:
     views = host_views(arrays.call(case), readonly=False)
     config = cases.configuration(case, views, architecture(arch))
     was = cases.memory_of(arrays)
-    found = cuevo.gemm(**call, device=sim(arch), config=config)
+    found = cuevo.gemm(**call, device=shared(arch), config=config)
     assert arrays.out is None or found is arrays.out.array
     cases.check_surroundings(case, arrays, was)
     return arrays, found, config

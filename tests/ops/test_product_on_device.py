@@ -185,7 +185,7 @@ def test_torch_streams(executor: DriverExecutor, how: str) -> None:
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(200_000_000)
         for key, x in late.items():
             x.copy_(ready[key])
         said = {} if how == "current" else {"stream": STREAMS[how](stream)}
@@ -300,6 +300,7 @@ def test_more_tiles_than_a_grid_axis_has(executor: DriverExecutor) -> None:
     np.testing.assert_array_equal(found.astype(np.float64), reference.gemm(tall, b))
 
 
+@pytest.mark.whole_device
 def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     """Rows 4.4 GB apart, in operands and result."""
     torch = pytest.importorskip("torch")
@@ -329,6 +330,7 @@ def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     assert torch.count_nonzero(base[gap + 3002 :]) == 0
 
 
+@pytest.mark.whole_device
 def test_a_workspace_that_does_not_fit_into_memory(executor: DriverExecutor) -> None:
     """The context is as good as before."""
     _, call = make(PLAIN, executor)
@@ -350,6 +352,7 @@ def test_a_workspace_that_does_not_fit_into_memory(executor: DriverExecutor) -> 
 # -- Time ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole_device
 def test_host_time_of_a_repeated_call(
     executor: DriverExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 cache.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,6 +112,70 @@ def test_local_memory_and_spills_are_reported(build: Build) -> None:
     assert spilled.spill_stores > 0
     assert spilled.spill_loads > 0
     assert spilled.stack > 0
+
+
+SHARED = """{
+.shared .b8 tile[4096];
+.local .b8 own[64];
+st.shared.u32 [tile], x;
+bar.sync 0;
+bar.sync 2;
+ld.shared.u32 x, [tile+64];
+.reg .b64 at;
+mov.u64 at, own;
+.reg .b64 more;
+cvt.u64.u32 more, x;
+add.u64 at, at, more;
+st.local.u32 [at], x;
+ld.local.u32 x, [at];
+st.global.u32 [out], x;
+}"""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100", "sm_120"])
+@pytest.mark.parametrize("more", ["", SHARED], ids=["little", "much"])
+def test_the_image_has_what_the_log_says(build: Build, arch: str, more: str) -> None:
+    other = ".visible .entry other()\n{\n.shared .b8 memory[512];\n.reg .b32 x;\n"
+    other += "ld.shared.u32 x, [memory];\nst.shared.u32 [memory+4], x;\nbar.sync 5;\nret;\n}"
+    text = KERNEL.replace("sm_80", "sm_75")
+    cubin = assemble(build(text, more=more, after=other), arch, cache=None)
+    part = cubin.log.split("entry function 'k'")[1].split("entry function")[0]
+
+    def told(pattern: str) -> int:
+        return sum(map(int, re.findall(pattern, part)))
+
+    found = cubin.resources
+    assert found.registers == told(r"Used (\d+) registers")
+    assert found.stack == told(r"(\d+) bytes stack frame") == (64 if more else 0)
+    assert found.static_shared == told(r"(\d+) bytes smem") == (4096 if more else 0)
+    assert found.barriers == told(r"used (\d+) barriers") == (3 if more else 0)
+    if "cmem" in part:
+        assert found.constant == told(r"(\d+) bytes cmem\[\d+\]")
+    assert found.constant > 300
+    assert (found.spill_stores, found.spill_loads) == (0, 0)
+
+
+@pytest.mark.parametrize("log", ["", "info    : 0 bytes gmem"])
+def test_a_log_that_says_nothing_is_enough(
+    build: Build, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a driver's, which assembles where nvJitLink is absent."""
+    link = module._link
+    monkeypatch.setattr(module, "_link", lambda *arguments: (link(*arguments)[0], log))
+    expected = replace(assemble(build(), "sm_80", cache=None), log="")
+    monkeypatch.undo()
+    assert expected == replace(assemble(build(), "sm_80", cache=None), log="")
+    monkeypatch.setattr(module, "_link", lambda *arguments: (link(*arguments)[0], log))
+    found = assemble(build(more=SHARED), "sm_80", cache=None).resources
+    assert (found.stack, found.spill_stores, found.spill_loads) == (64, 64, 64)
+
+
+def test_an_image_without_the_entry_point(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = module._link
+    kernel = build()
+    monkeypatch.setattr(module, "_link", lambda *arguments: link(kernel, *arguments[1:]))
+    with pytest.raises(AssemblerError, match=r"^ptx/other.ptx: .* has no entry point other"):
+        assemble(replace(kernel, name="other"), "sm_80", cache=None)
 
 
 def test_code_size_grows_with_the_code(build: Build) -> None:

@@ -11,11 +11,11 @@ def with_locs(ptx: str) -> list[str]:
     """`ptx` with line information, each line's origin being its own number in ``ptx/k.ptx``."""
     lines = ptx.strip("\n").split("\n")
     origins = [SourceLine("ptx/k.ptx", number) for number in range(1, len(lines) + 1)]
-    text, kept = add_line_information(lines, origins)
-    result = text.split("\n")
+    located = add_line_information(lines, origins)
+    result = located.text.split("\n")
     assert result.pop() == ""
-    assert len(kept) == len(result)
-    for line, origin in zip(result, kept, strict=True):
+    assert len(located.lines) == len(result)
+    for line, origin in zip(result, located.lines, strict=True):
         if ".loc" in line:
             assert origin is not None
             assert line.strip() == f".loc 1 {origin.line} 1"
@@ -83,7 +83,8 @@ def test_a_body_after_an_initializer() -> None:
 def test_a_line_is_repeated_only_after_another() -> None:
     first, second = SourceLine("ptx/k.ptx", 7), SourceLine("ptx/lib/a.ptx", 7)
     lines = [".entry k() {", *["    add.u32 x, x, 1;"] * 5, "}"]
-    text, origins = add_line_information(lines, [first, first, first, second, second, first, first])
+    located = add_line_information(lines, [first, first, first, second, second, first, first])
+    text = located.text
     assert [line.strip() for line in text.split("\n") if ".loc" in line or ".file" in line] == [
         ".loc 1 7 1",
         ".loc 2 7 1",
@@ -92,10 +93,12 @@ def test_a_line_is_repeated_only_after_another() -> None:
         '.file 2 "ptx/lib/a.ptx"',
     ]
     assert text.split("\n")[1] == "    .loc 1 7 1"
-    assert origins[-1] is None
+    assert located.lines[-1] is None
+    assert located.origin(2) == located.origin(3) == first
+    assert located.origin(0) is located.origin(99) is None
 
 
 def test_a_line_without_origin_gets_none() -> None:
-    text, origins = add_line_information([".entry k() {", "ret;", "}"], [None] * 3)
-    assert text == ".entry k() {\nret;\n}\n"
-    assert origins == (None, None, None)
+    located = add_line_information([".entry k() {", "ret;", "}"], [None] * 3)
+    assert located.text == ".entry k() {\nret;\n}\n"
+    assert located.lines == (None, None, None)

@@ -42,11 +42,37 @@ def test_the_result_describes_itself(ptx: Path) -> None:
     assert kernel.describe() == "k(head_dim=32, mask=f16)"
     assert kernel.values == {"head_dim": 32, "mask": "f16"}
     assert kernel.params.name == "k_params"
-    assert kernel.text.startswith("// 32\n.entry k() {\n  .loc 1 3 1\n  ret;\n}\n")
+    assert kernel.text == "// 32\n.entry k() {\n  ret;\n}\n"
+    assert kernel.origin(1) == SourceLine("ptx/k.ptx", 1)
+    assert kernel.origin(3) == SourceLine("ptx/k.ptx", 3)
+    assert kernel.origin(0) is kernel.origin(99) is None
+
+
+def test_line_information_is_for_who_asks(ptx: Path) -> None:
+    (ptx / "k.ptx").write_text("// ${head_dim}\n.entry k() {\n  ret;\n}\n")
+    kernel = render("k", {"head_dim": 32}, directory=ptx).located
+    assert kernel.text == ('// 32\n.entry k() {\n  .loc 1 3 1\n  ret;\n}\n.file 1 "ptx/k.ptx"\n')
     assert kernel.origin(1) == SourceLine("ptx/k.ptx", 1)
     assert kernel.origin(4) == kernel.origin(3) == SourceLine("ptx/k.ptx", 3)
     assert kernel.origin(6) is None  # the .file directive
     assert kernel.origin(0) is kernel.origin(99) is None
+
+
+def test_equal_values_are_rendered_once(ptx: Path) -> None:
+    (ptx / "k.ptx").write_text("${n}\n")
+    first = render("k", {"n": 1}, directory=ptx)
+    assert render("k", {"n": 1}, directory=ptx) is first
+    assert render("k", {"n": True}, directory=ptx).text == "True\n"
+    assert render("k", {"n": 1, "m": 1}, directory=ptx) is not first
+    (ptx / "k.ptx").write_text("${n + 1}\n")
+    assert render("k", {"n": 1}, directory=ptx).text == "2\n"
+
+
+def test_values_that_cannot_be_hashed(ptx: Path) -> None:
+    values: list[int] = [1]
+    assert text_of(ptx, "${n[0]}", n=values) == "1\n"
+    values[0] = 2
+    assert text_of(ptx, "${n[0]}", n=values) == "2\n"
 
 
 def test_digests(ptx: Path) -> None:
@@ -59,6 +85,9 @@ def test_digests(ptx: Path) -> None:
     assert digests(".entry k() {\n  ret;\n}\n") == (digest, code)
     moved, same_code = digests("// comment\n\n.entry k() {\n      ret; /* x\n x */\n}\n")
     assert moved != digest
+    assert same_code == code
+    further_down, same_code = digests("//# comment\n.entry k() {\n  ret;\n}\n")
+    assert further_down != digest, "the cubin has other lines"
     assert same_code == code
     assert digests(".entry k() {\n  exit;\n}\n")[1] != code
 

@@ -1,0 +1,119 @@
+"""What a cubin says of its kernels: the ELF image that an assembler makes and a driver loads.
+
+The image has the facts whatever assembler made it, nvJitLink or a driver, and whatever its log
+looks like. Sections and attributes are those that ``cuobjdump -elf`` prints.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from cuevo.errors import AssemblerError
+
+# In ``.nv.info``: how an attribute that has more than two bytes is stored, and some attributes.
+_SIZED_VALUE = 4
+_FRAME_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x2F, 0x4C
+_RESERVED_SHARED = ".nv.reservedSmem.cap"
+"""Shared memory of a block that is the system's, counted in a kernel's section from sm_90 on."""
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    offset: int
+    size: int
+    link: int
+
+
+class Image:
+    """A little-endian ELF64 image. Raises AssemblerError where it is none."""
+
+    def __init__(self, code: bytes) -> None:
+        if code[:6] != b"\x7fELF\x02\x01":
+            raise AssemblerError("the assembler's result is no 64-bit ELF image")
+        self._code = code
+        (table,) = struct.unpack_from("<Q", code, 40)
+        entry_size, count, names = struct.unpack_from("<3H", code, 58)
+        entries = [
+            struct.unpack_from("<IIQQQQII", code, table + index * entry_size)
+            for index in range(count)
+        ]
+        self._sections = [
+            _Section(self._string(entries[names][4] + entry[0]), *entry[4:7]) for entry in entries
+        ]
+
+    @property
+    def code_size(self) -> int:
+        """Bytes of machine code, of all functions."""
+        return sum(each.size for each in self._sections if each.name.startswith(".text"))
+
+    def registers(self, kernel: str) -> int | None:
+        """Registers of a thread; None where there is no such kernel."""
+        return self._function_attributes.get((kernel, _REGISTERS))
+
+    def stack(self, kernel: str) -> int:
+        """Bytes of local memory of a thread."""
+        return self._function_attributes.get((kernel, _FRAME_SIZE), 0)
+
+    def barriers(self, kernel: str) -> int:
+        """Barriers of a block, up to the highest that it uses."""
+        info = self._content(f".nv.info.{kernel}")
+        return next((value[0] for name, value in _attributes(info) if name == _BARRIERS), 0)
+
+    def static_shared(self, kernel: str) -> int:
+        """Bytes of a block's shared memory that the kernel declares."""
+        size = self._size(rf"\.nv\.shared\.{re.escape(kernel)}")
+        reserved = next((value for name, value in self._symbols if name == _RESERVED_SHARED), 0)
+        return max(0, size - reserved)
+
+    def constant(self, kernel: str) -> int:
+        """Bytes of the kernel's own constant memory, parameters among them, of all banks."""
+        return self._size(rf"\.nv\.constant\d+\.{re.escape(kernel)}")
+
+    @cached_property
+    def _symbols(self) -> list[tuple[str, int]]:
+        """Name and value of each symbol."""
+        found = []
+        for section in self._sections:
+            if section.name == ".symtab":
+                names = self._sections[section.link].offset
+                for name, value in struct.iter_unpack("<I4xQ8x", self._content(".symtab")):
+                    found.append((self._string(names + name), value))
+        return found
+
+    @cached_property
+    def _function_attributes(self) -> dict[tuple[str, int], int]:
+        """Of a function and an attribute of the whole image."""
+        found = {}
+        for name, value in _attributes(self._content(".nv.info")):
+            if name in (_FRAME_SIZE, _REGISTERS):
+                symbol, number = struct.unpack("<II", value)
+                found[self._symbols[symbol][0], name] = number
+        return found
+
+    def _size(self, pattern: str) -> int:
+        return sum(each.size for each in self._sections if re.fullmatch(pattern, each.name))
+
+    def _content(self, name: str) -> bytes:
+        for each in self._sections:
+            if each.name == name:
+                return self._code[each.offset : each.offset + each.size]
+        return b""
+
+    def _string(self, begin: int) -> str:
+        return self._code[begin : self._code.index(b"\0", begin)].decode()
+
+
+def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attributes in a section ``.nv.info``, each with its value."""
+    position = 0
+    while position < len(info):
+        stored, name, size = struct.unpack_from("<BBH", info, position)
+        value = info[position + 2 : position + 4]
+        position += 4
+        if stored == _SIZED_VALUE:
+            value = info[position : position + size]
+            position += size
+        yield name, value
