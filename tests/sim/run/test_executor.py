@@ -1,5 +1,6 @@
 """cuevo.sim.run.executor: loading, launching, and how errors look."""
 
+import gc
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -268,3 +269,15 @@ def test_required_block() -> None:
     kernel = SimExecutor().load_text("add_one", text)
     with pytest.raises(ValueError, match=r"the kernel requires \(128, 1, 1\)"):
         kernel.launch((1, 1, 1), (64, 1, 1), 0, bytes(12))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_loading_leaves_the_collector_as_it_was(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(SimulatorError):
+            SimExecutor().load_text("k", "no PTX")
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
