@@ -13,7 +13,21 @@ from cuevo.sim import LoadedKernel, SimExecutor
 
 SWEEPS = re.compile("sweep|every_bit")
 """The functions that are sweeps, by name."""
-LEAST: Mapping[str, int] = {}
+LEAST: Mapping[str, int] = {
+    "attention_delta_sm70": 36,
+    "evoformer_backward_sm70": 49,
+    "evoformer_backward_sm75": 73,
+    "evoformer_backward_sm80": 457,
+    "evoformer_forward_sm70": 48,
+    "evoformer_forward_sm75": 45,
+    "evoformer_forward_sm80": 231,
+    "gemm_sm70": 108,
+    "gemm_sm75": 107,
+    "gemm_sm80": 428,
+    "gemm_sm90a": 104,
+    "key_bias_sm70": 5,
+    "partial_sums_sm70": 83,
+}
 """By kernel, how many instances of it the sweeps load at least."""
 
 
