@@ -10,11 +10,12 @@ import os
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import sweep_kernels
 
 from cuevo.cuda.device_info import devices, why_none
 from cuevo.ops.backward import _plans as gradient_plans
@@ -84,14 +85,56 @@ def _share_of_torch(share: float) -> None:
         torch.cuda.set_per_process_memory_fraction(share)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """The report of a sweep's case says which kernels it loaded on the CPU executor."""
+    function = getattr(item, "originalname", item.name)
+    if not (item.get_closest_marker("kernel") and sweep_kernels.SWEEPS.search(function)):
+        return (yield)
+    loaded: dict[str, list[str]] = {}
+    with sweep_kernels.recorded(loaded):
+        yield
+    item.user_properties.append(("kernels", loaded))
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run of all tests fails where its sweeps had fewer kernels than they should have."""
+    config = session.config
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    selected = config.option.keyword or config.option.markexpr not in ("", "kernel")
+    if (
+        hasattr(config, "workerinput")
+        or not whole
+        or selected
+        or exitstatus
+        or config.option.collectonly
+    ):
+        return
+    if wrong := sweep_kernels.missing(_kernels_of_sweeps(config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print("", *wrong, sep="\n")
+
+
+def _kernels_of_sweeps(config: pytest.Config) -> dict[str, int]:
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    passed = reporter.stats.get("passed", ())
+    return sweep_kernels.counts(dict(x.user_properties).get("kernels", {}) for x in passed)
+
+
 @pytest.fixture(scope="module")
 def nothing_old_to_collect() -> None:
     """What the tests before have left is not looked at by collections: that takes seconds each."""
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How much of the hardware's recorded results was compared; also where workers did it."""
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """How much of the hardware's recorded results was compared, and how many kernels the sweeps
+    had; also where workers did it.
+    """
+    if kernels := _kernels_of_sweeps(config):
+        listed = ", ".join(f"{count} {name}" for name, count in kernels.items())
+        terminalreporter.write_line(f"distinct kernels in the sweeps: {listed}")
     total: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", ()):
         total.update(dict(report.user_properties).get("replayed", {}))

@@ -96,6 +96,20 @@ def test_render_shows_where_lines_come_from(capsys, rendered):
     assert any(line.startswith("ptx/lib/") for line in lines)
 
 
+def test_render_adds_line_information_when_asked(capsys, rendered):
+    assert main(["render", KERNEL, *SETTINGS]) == 0
+    assert ".loc " not in capsys.readouterr().out
+    assert main(["render", KERNEL, *SETTINGS, "--loc"]) == 0
+    assert capsys.readouterr().out == rendered.located.text
+    assert main(["render", KERNEL, *SETTINGS, "--loc", "--origin"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(rendered.located.text.splitlines())
+    number = next(number for number, line in enumerate(lines, 1) if " .loc " in line)
+    origin = rendered.located.origin(number)
+    assert lines[number - 1].split()[0] == f"{origin.file}:{origin.line}"
+    assert lines[number - 1].split()[3] == str(origin.line)
+
+
 def test_assemble_reports_what_the_assembler_says(capsys, rendered):
     command = ["assemble", KERNEL, *SETTINGS, "--arch", "sm_80", "--arch", "9.0", "--json"]
     assert main(command) == 0
