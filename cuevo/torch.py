@@ -163,13 +163,13 @@ def _backward(
     options: dict[str, Any] = dict(
         mask_bias=mask_bias, pair_bias=pair_bias, scale=scale, grads=wanted
     )
+    options["results"] = [found.get(name) for name in GRADS]
     workspace = None
     if q.is_cuda:
         # From torch's own cache of memory, which would not know of another pool.
         nbytes = attention_backward_workspace(*arrays, **options)
         workspace = q.new_empty(nbytes, dtype=torch.uint8) if nbytes else None
-    ordered = [found.get(name) for name in GRADS]
-    attention_backward(*arrays, **options, workspace=workspace, results=ordered)
+    attention_backward(*arrays, **options, workspace=workspace)
     return results
 
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from cuevo.cuda.device_info import devices, why_none
-from cuevo.ops.backward import _plans as gradient_plans
-from cuevo.ops.forward import _plans as attention_plans
-from cuevo.ops.product import _plans as product_plans
+from cuevo.ops import backward, forward, product
 from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
@@ -21,7 +19,7 @@ from cuevo.toolchain.template import RenderedKernel
 # JAX would take three quarters of the device's memory when it starts.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-PLANS = (attention_plans, gradient_plans, product_plans)
+OPERATIONS = (forward.OPERATION, backward.OPERATION, product.OPERATION)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,9 +41,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown() -> None:
     """A plan keeps its executor and kernels, which are megabytes each on the CPU executor."""
-    for plans in PLANS:
-        if len(plans) > 16:
-            plans.clear()
+    for operation in OPERATIONS:
+        if len(operation.plans) > 16:
+            operation.plans.clear()
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,8 @@ class _Borrowed:
         return self._protocol
 
 
-class _Branches(threading.local):
-    """A thread's branches, by the streams that they are beside."""
+class _SideStreams(threading.local):
+    """A thread's side streams, by the streams that they are beside."""
 
     KEPT = 32
 
@@ -112,7 +112,7 @@ class DriverExecutor:
             LEGACY_DEFAULT: LEGACY_DEFAULT_STREAM,
             PER_THREAD_DEFAULT: PER_THREAD_DEFAULT_STREAM,
         }
-        self._branches = _Branches()
+        self._side_streams = _SideStreams()
         # The device's current pool. cuda.core lets it keep freed memory, where the driver would
         # give it back at each synchronization and have to map it anew for the next call.
         with self.context.current():
@@ -174,20 +174,20 @@ class DriverExecutor:
             except Exception as error:
                 raise DriverError(f"making a stream on {self.name}: {error}") from error
 
-    def branch(self, stream: int) -> SideStream:
-        """This thread's second stream beside `stream`, a handle."""
-        beside = self._branches.beside
-        branch = beside.get(stream)
-        if branch is None:
-            if len(beside) >= _Branches.KEPT:
+    def side_stream(self, stream: int) -> SideStream:
+        """This thread's side stream beside `stream`, a handle."""
+        beside = self._side_streams.beside
+        found = beside.get(stream)
+        if found is None:
+            if len(beside) >= _SideStreams.KEPT:
                 beside.clear()
-            doing = f"making a second stream beside {stream:#x} of {self.name}"
+            doing = f"making a side stream beside {stream:#x} of {self.name}"
             with self.context.current(), relaxed_capture(doing):
                 try:
-                    branch = beside[stream] = SideStream(stream, self.info.ordinal)
+                    found = beside[stream] = SideStream(stream, self.info.ordinal)
                 except Exception as error:
                     raise DriverError(f"{doing}: {error}") from error
-        return branch
+        return found
 
     def record_event(self, stream: object = None) -> Event:
         """An event after the work that `stream` has now. ``later - earlier`` is in milliseconds."""
@@ -290,20 +290,17 @@ class DriverExecutor:
         dtype: np.dtype[Any],
         stream: object = None,
         strides: tuple[int, ...] | None = None,
+        nbytes: int | None = None,
     ) -> DeviceArray:
         """A new array, not initialised, to be written by work on `stream`.
 
-        `strides` in bytes, none negative; C order without gaps where None.
+        `strides` in bytes, none negative; C order without gaps where None. `nbytes` is what the
+        array takes, where the caller knows it.
         """
-        size = dtype.itemsize
-        if strides is None:
-            size *= math.prod(shape)
-        elif 0 in shape:
-            size = 0
-        else:
-            size += sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if nbytes is None:
+            nbytes = _bytes_of(shape, dtype.itemsize, strides)
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        buffer = self.allocate(size, handle if type(stream) is int else stream)
+        buffer = self.allocate(nbytes, handle if type(stream) is int else stream)
         return DeviceArray(buffer, shape, dtype, self.name, handle, strides)
 
     def fill(self, target: ArrayView, value: float, stream: object = None) -> None:
@@ -332,6 +329,14 @@ class DriverExecutor:
                     f"filling an array on {self.name}",
                 )
 
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        """Zero memory, a multiple of 4 bytes, queued on `stream`, a handle."""
+        with self.context.current():
+            check(
+                cuda.cuMemsetD32Async(address, 0, nbytes // 4, stream),
+                f"clearing {nbytes:,} bytes on {self.name}",
+            )
+
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
         """A view of a copy in device memory of a host array, queued on `stream`.
 
@@ -355,6 +360,14 @@ class DriverExecutor:
                 f"copying {high - low} bytes to {self.name}",
             )
         return _moved(packed, base + packed.pointer - low, self.name, (buffer, packed.owner))
+
+
+def _bytes_of(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> int:
+    if strides is None:
+        return itemsize * math.prod(shape)
+    if 0 in shape:
+        return 0
+    return itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
 
 def _moved(source: ArrayView, pointer: int, device: str, owner: object) -> ArrayView:

@@ -49,7 +49,7 @@ class Arrays:
         self.fill(self.main, 1.0)
         with (
             self.executor.context.current(),
-            self.executor.branch(self.main).forked() as beside,
+            self.executor.side_stream(self.main).forked() as beside,
         ):
             assert beside != self.main
             self.copy(beside, self.beside)
@@ -88,7 +88,7 @@ def test_the_stream_waits_for_work_that_failed(executor: DriverExecutor) -> None
     with (
         pytest.raises(ZeroDivisionError),
         executor.context.current(),
-        executor.branch(arrays.main).forked() as beside,
+        executor.side_stream(arrays.main).forked() as beside,
     ):
         arrays.copy(beside, arrays.beside)
         arrays.fill(beside, 2.0)
@@ -100,10 +100,10 @@ def test_the_stream_waits_for_work_that_failed(executor: DriverExecutor) -> None
 
 def test_a_thread_has_branches_of_its_own(executor: DriverExecutor) -> None:
     main = resolve_stream(executor.stream)
-    mine = executor.branch(main)
-    assert executor.branch(main) is mine
+    mine = executor.side_stream(main)
+    assert executor.side_stream(main) is mine
     others: list[SideStream] = []
-    thread = threading.Thread(target=lambda: others.append(executor.branch(main)))
+    thread = threading.Thread(target=lambda: others.append(executor.side_stream(main)))
     thread.start()
     thread.join()
     assert len(others) == 1 and others[0].handle != mine.handle

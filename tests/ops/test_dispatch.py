@@ -1,6 +1,5 @@
 """cuevo.ops.dispatch: which kernel a call of cuevo.attention runs."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels.forward import Problem
+from cuevo.ops import forward
 from cuevo.ops.dispatch import ENVIRONMENT, dispatch
 from cuevo.ops.forward import VARIANTS
 
@@ -150,7 +150,7 @@ def test_a_call_with_a_configuration_or_the_environment(
 def test_dispatch_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Recorder("sm_75")
     call(place)
-    monkeypatch.setattr(sys.modules["cuevo.ops.forward"], "dispatch", None)
+    monkeypatch.setattr(forward, "choose", None)
     monkeypatch.setenv(ENVIRONMENT, "sm_70")
     call(place)
     assert place.names == [sm75.NAME]
