@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.ops.backward import GRADS, attention_backward, attention_backward_workspace
-from cuevo.ops.forward import attention
+from cuevo.ops import GRADS, attention, attention_backward, attention_backward_workspace
 
 __all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention"]
 

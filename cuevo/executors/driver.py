@@ -80,7 +80,7 @@ class CapturedGraph:
         self._graph = graph
         self._stream = stream
         self.result = result
-        """What the captured function returned; each launch writes its arrays anew."""
+        """Return value of the captured function; each launch writes its arrays anew."""
 
     def launch(self, stream: object = None) -> None:
         """Queue the captured work on `stream`; None is the stream that it was captured on."""
@@ -340,8 +340,8 @@ class DriverExecutor:
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
         """A view of a copy in device memory of a host array, queued on `stream`.
 
-        Strides are kept, so that a broadcast array stays one and takes no more room than it has on
-        the host. Only an array with large gaps is packed: into rows that begin at multiples of 16
+        Strides are kept, so that a broadcast array stays one and takes no more memory than on the
+        host. Only an array with large gaps is packed: into rows that begin at multiples of 16
         bytes. `source` must not change until `stream` has done the copy.
         """
         if source.size == 0:

@@ -20,7 +20,7 @@ _Dim = tuple[int, int, int]
 
 
 class _ThreadState(threading.local):
-    """What one thread needs to launch one kernel, made once and used again by each launch.
+    """State of one thread for launches of one kernel, made once and used again.
 
     The driver lets other threads run while it launches, so that no two may share a parameter block.
     """
@@ -104,7 +104,7 @@ class DriverKernel:
             found.append((int(offset), int(size)))
 
     def resident_blocks(self, threads: int, shared_bytes: int) -> int:
-        """How many threadblocks of this kind one SM holds at a time."""
+        """Number of threadblocks of this kind that one SM holds at a time."""
         with self._context.current():
             return int(
                 check(

@@ -56,7 +56,7 @@ _Config = (
     evoformer_backward_sm80.Config | evoformer_backward_sm75.Config | evoformer_backward_sm70.Config
 )
 Settings = _Config | Mapping[str, object] | None
-"""What a caller configures a side with."""
+"""A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
 

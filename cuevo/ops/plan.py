@@ -195,8 +195,8 @@ class Plan:
     def run_on_cpu(
         self, views: Sequence[ArrayView | None], results: list[Any], workspace: Any
     ) -> list[Any]:
-        """As `run`, on the CPU executor, with NumPy arrays: `views` are the operands, then the
-        given results.
+        """Run it on the CPU executor, where new results are NumPy arrays: `views` are the operands,
+        then the given results.
         """
         # Marked read-only, so that the executor reports a kernel that writes to its inputs.
         count = len(views) - len(self.results)

@@ -14,8 +14,8 @@ _ALIGNMENT = 16
 def check_result(
     label: str, x: ArrayView, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
 ) -> None:
-    """That `x` can take a result of this shape and type on `device`: contiguous, writable, from a
-    multiple of 16 bytes; ValueError or TypeError, beginning with `label`, where it cannot.
+    """Check that `x` can take a result of this shape and type on `device`: contiguous, writable,
+    from a multiple of 16 bytes; ValueError or TypeError, beginning with `label`, where it cannot.
     """
     if x.readonly:
         raise ValueError(f"{label}: has to be writable; this array is read-only")

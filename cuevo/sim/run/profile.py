@@ -38,7 +38,7 @@ class Loop:
     """``ptx/<file>:<line>`` of its first instruction."""
     end: str
     """Of the branch that leads back."""
-    laps: int
+    iterations: int
     """Of all warps."""
     instructions: Mapping[str, float]
     """Executions a lap, by opcode as written, the most frequent first."""

@@ -205,7 +205,7 @@ def test_the_main_loop(profile_of: Any) -> None:
     add.u32 i, i, 1; setp.lt.u32 more, i, 3; @more bra OUTER; ret;
     """.replace("mov.u32 i, 0;", "mov.u32 i, 0; setp.eq.u32 more, i, 1;", 1)
     loop = profile_of(body, block=64, grid=2).main_loop
-    assert loop.laps == 2 * 2 * 3 * 5
+    assert loop.iterations == 2 * 2 * 3 * 5
     counts = {"add.u32": 3, "xor.b32": 1, "setp.lt.u32": 1, "bra": 1}
     assert dict(loop.instructions) == counts and next(iter(loop.instructions)) == "add.u32"
     assert profile_of("ret;").main_loop is None
