@@ -17,8 +17,7 @@ from cuda.bindings import driver as cuda
 from cuevo.arrays import dlpack
 from cuevo.arrays.array_view import BFLOAT16, ArrayView, DType, as_numpy, contiguous_strides, packed
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
-from cuevo.cuda.context import describe_status
-from cuevo.cuda.stream import LEGACY_DEFAULT, NO_ORDER, is_capturing, wait_for
+from cuevo.cuda import LEGACY_DEFAULT, NO_ORDER, describe_status, is_capturing, wait_for
 
 __all__ = [
     "BFLOAT16",

@@ -26,27 +26,24 @@ from cuda.core import (
     Stream,
 )
 
-from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
-from cuevo.arrays.host_arrays import without_gaps
-from cuevo.cuda.context import check, primary_context, relaxed_capture
-from cuevo.cuda.device_info import DeviceInfo, devices, require_device, why_none
-from cuevo.cuda.side_stream import SideStream
-from cuevo.cuda.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, is_capturing, resolve_stream
+from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides, without_gaps
+from cuevo.cuda import (
+    LEGACY_DEFAULT,
+    PER_THREAD_DEFAULT,
+    SideStream,
+    check,
+    is_capturing,
+    primary_context,
+    relaxed_capture,
+    require_device,
+    resolve_stream,
+)
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
 from cuevo.toolchain.assembler import assemble, target_for
 from cuevo.toolchain.template import RenderedKernel
 
-__all__ = [
-    "CapturedGraph",
-    "DeviceInfo",
-    "DriverExecutor",
-    "DriverKernel",
-    "devices",
-    "executor",
-    "require_device",
-    "why_none",
-]
+__all__ = ["CapturedGraph", "DriverExecutor", "DriverKernel", "executor"]
 
 
 class _Borrowed:

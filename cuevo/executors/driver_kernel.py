@@ -8,10 +8,8 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from cuevo.arrays.array_view import ArrayView
-from cuevo.cuda.context import PrimaryContext, check, driver_error
-from cuevo.cuda.device_info import DeviceInfo
-from cuevo.cuda.stream import resolve_stream
+from cuevo.arrays import ArrayView
+from cuevo.cuda import DeviceInfo, PrimaryContext, check, driver_error, resolve_stream
 from cuevo.errors import DriverError
 from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.template import RenderedKernel

@@ -13,7 +13,7 @@ from cuevo.kernels.forward import Problem, parameters
 from cuevo.ops.attention_problem import check_lse, check_scale, state_problem
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
-from cuevo.ops.plan import Plan, PlanBuilder
+from cuevo.ops.plan import Plan, PlanBuilder, check_grid
 
 __all__ = ["OPERATION", "VARIANTS", "attention"]
 
@@ -112,6 +112,8 @@ def _make_plan(
         return builder.plan
     kernel, chosen = choose(VARIANTS, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
+    grid = chosen.grid(problem)
+    check_grid(grid)  # before its magic numbers are computed
     values = parameters(
         chosen,
         q=q,
@@ -122,7 +124,7 @@ def _make_plan(
         mask_bias=mask_bias,
         pair_bias=pair_bias,
     )
-    builder.add_launch(kernel.NAME, loaded, chosen, chosen.grid(problem), values)
+    builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan
 
 

@@ -8,9 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cuevo.arrays import ArrayView, DeviceArray, as_numpy, copy_to_host, identify, view
-from cuevo.arrays.host_arrays import without_gaps
-from cuevo.cuda.stream import NO_ORDER, resolve_stream
+from cuevo.arrays import (
+    ArrayView,
+    DeviceArray,
+    as_numpy,
+    copy_to_host,
+    identify,
+    view,
+    without_gaps,
+)
+from cuevo.cuda import NO_ORDER, resolve_stream
 from cuevo.executors import DriverExecutor
 from cuevo.ops.plan import Plan
 

@@ -15,12 +15,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from cuevo.arrays import ArrayView, as_numpy, packed, view
-from cuevo.cuda.stream import LEGACY_DEFAULT
+from cuevo.cuda import LEGACY_DEFAULT
 from cuevo.executors import DriverExecutor, Executor, LoadedKernel
 from cuevo.ops.workspace import ALIGNMENT, device_workspace, host_workspace
 from cuevo.toolchain.header import load_header
 
-__all__ = ["Addresses", "KernelConfig", "Launch", "Part", "Plan", "PlanBuilder", "Result"]
+__all__ = [
+    "Addresses",
+    "KernelConfig",
+    "Launch",
+    "Part",
+    "Plan",
+    "PlanBuilder",
+    "Result",
+    "check_grid",
+]
 
 
 class KernelConfig(Protocol):
@@ -39,6 +48,14 @@ class Addresses(Protocol):
     def size(self) -> int: ...
 
     def pack(self, *addresses: Any) -> bytes: ...
+
+
+def check_grid(grid: tuple[int, int, int]) -> None:
+    """ValueError for a grid that no device takes."""
+    if grid[0] >= 2**31:
+        raise ValueError(
+            f"the problem is too large: {grid[0]} threadblocks; a launch has fewer than 2^31"
+        )
 
 
 class Launch:
@@ -62,10 +79,7 @@ class Launch:
         `constants` are what follows the addresses in the parameter block. Raises ValueError for a
         grid that no device takes.
         """
-        if grid[0] >= 2**31:
-            raise ValueError(
-                f"the problem is too large: {grid[0]} threadblocks; a launch has fewer than 2^31"
-            )
+        check_grid(grid)
         self.kernel = kernel
         self.grid = grid
         self.block = (config.threads, 1, 1)

@@ -6,14 +6,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from cuevo.arrays import ArrayView
-from cuevo.cuda.context import PrimaryContext
+from cuevo.cuda import PrimaryContext
 from cuevo.executors import DriverExecutor, executor_for
 from cuevo.kernels import gemm_sm70, gemm_sm75, gemm_sm80, gemm_sm90a
 from cuevo.kernels.gemm_mma import Config, Problem
 from cuevo.ops import dispatch
 from cuevo.ops.gemm_problem import check_factor, check_flag, check_operands, state_problem
 from cuevo.ops.operation import Operation
-from cuevo.ops.plan import Addresses, Plan, PlanBuilder
+from cuevo.ops.plan import Addresses, Plan, PlanBuilder, check_grid
 
 __all__ = ["OPERATION", "VARIANTS", "KernelVariant", "gemm"]
 
@@ -146,6 +146,8 @@ def _make_plan(
     if sums:
         builder.add_workspace("partials", (sums,))
         builder.add_workspace("arrivals", (counters,), np.uint32, is_cleared=True)
+    grid = chosen.grid(problem)
+    check_grid(grid)  # before its magic numbers are computed
     values = kernel.parameters(
         chosen, problem, a=x.a, b=x.b, c=x.c, bias=x.bias, scatter=x.scatter, d=x.out, **factors
     )
@@ -155,7 +157,7 @@ def _make_plan(
         kernel.NAME,
         loaded,
         chosen,
-        chosen.grid(problem),
+        grid,
         values,
         arrays=arrays,
         addresses=_addresses(kernel, chosen, x.a, x.b, context),
