@@ -74,26 +74,28 @@ def identify(
     addresses: list[int] = []
     described: list[object] = []
     found: Sequence[Any] = arrays
+    known = _READERS.get
     x: Any
     for x in arrays:
         if x is None:
             addresses.append(0)
             described.append(None)
             continue
-        kind = type(x)
-        if kind is not ArrayView:
+        reader = known(type(x))
+        if reader is None:
+            reader = _reader(x, names[len(addresses)])
+        if reader is _read_torch:
+            address = x.data_ptr()
+            addresses.append(address)
+            described.append((x.shape, x.stride(), x.dtype, x.device, address & 15))
+            continue
+        if reader is not _read_view:
             index = len(addresses)
-            reader = _READERS.get(kind) or _reader(x, names[index])
-            if reader is _read_torch:
-                address = x.data_ptr()
-                addresses.append(address)
-                described += x.shape, x.stride(), x.dtype, x.device, address & 15
-                continue
             x = reader(x, names[index], stream)
             found = [*found[:index], x, *found[index + 1 :]]
         address = x.pointer
         addresses.append(address)
-        described += x.shape, x.strides, x.dtype, x.device, x.readonly, address & 15
+        described.append((x.shape, x.strides, x.dtype, x.device, x.readonly, address & 15))
     return addresses, described, found
 
 

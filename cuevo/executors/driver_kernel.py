@@ -15,6 +15,12 @@ from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.template import RenderedKernel
 
 _Dim = tuple[int, int, int]
+_Shape = tuple[_Dim, _Dim, int, int]
+"""Grid, block, bytes of shared memory, handle of the stream."""
+_Prepared = tuple[_Shape | None, tuple[int, ...], memoryview, int]
+"""What was launched last, the driver's arguments for it, the parameter block, its pointer's
+address.
+"""
 
 
 class _ThreadState(threading.local):
@@ -26,11 +32,11 @@ class _ThreadState(threading.local):
     def __init__(self, size: int) -> None:
         block = ctypes.create_string_buffer(size)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        self.configured: tuple[_Dim, _Dim, int, int] | None = None
-        self.arguments: tuple[int, ...] = ()
         self.params = memoryview(block).cast("B")
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
+        self.prepared: _Prepared = (None, (), self.params, self.kernel_params)
+        """All in one: what belongs to a thread is slow to look up."""
 
 
 class DriverKernel:
@@ -129,26 +135,27 @@ class DriverKernel:
         it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
         """
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        state = self._state
         wanted = (grid, block, shared_bytes, handle)
-        if state.configured != wanted:
-            self._configure(state, wanted)
+        configured, arguments, block_params, kernel_params = self._state.prepared
+        if configured != wanted:
+            arguments = self._configure(wanted)
         if len(params) != self._size:
             raise ValueError(
                 f"params: {self.kernel.name} takes {self._size} bytes "
                 f"({self.kernel.params.name}); got {len(params)}"
             )
-        state.params[:] = params
+        block_params[:] = params
         entered = self._context.enter()
         try:
-            (status,) = cuda.cuLaunchKernel(self.function, *state.arguments, state.kernel_params, 0)
+            (status,) = cuda.cuLaunchKernel(self.function, *arguments, kernel_params, 0)
         finally:
             if entered:
                 self._context.leave()
         if status:
             raise self._launch_error(status, wanted)
 
-    def _configure(self, state: _ThreadState, wanted: tuple[_Dim, _Dim, int, int]) -> None:
+    def _configure(self, wanted: _Shape) -> tuple[int, ...]:
+        """Check a launch, and keep the driver's arguments for the next one like it."""
         grid, block, shared_bytes, handle = wanted
         try:
             numbers = [index(number) for number in (*grid, *block, shared_bytes)]
@@ -161,10 +168,11 @@ class DriverKernel:
                 "a grid and a block are three integers each, not negative and below 2**32; got "
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
-        state.arguments = (*numbers, handle)
-        state.configured = wanted
+        state, arguments = self._state, (*numbers, handle)
+        state.prepared = (wanted, arguments, state.params, state.kernel_params)
+        return arguments
 
-    def _launch_error(self, status: Any, wanted: tuple[_Dim, _Dim, int, int]) -> DriverError:
+    def _launch_error(self, status: Any, wanted: _Shape) -> DriverError:
         grid, block, shared_bytes, handle = wanted
         doing = (
             f"launching {self.kernel.describe()} on cuda:{self._info.ordinal} ({self._info.name}) "

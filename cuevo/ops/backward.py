@@ -73,7 +73,7 @@ def attention_backward(
     """
     arrays = (dout, q, k, v, out, lse, mask_bias, pair_bias, *_targets(results))
     options = (scale, _names(grads), bias_grad_dtype)
-    return tuple(OPERATION(arrays, options, device, stream, config, workspace))
+    return tuple(OPERATION.call(arrays, options, device, stream, config, workspace))
 
 
 def attention_backward_workspace(

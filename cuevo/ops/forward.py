@@ -82,7 +82,7 @@ def attention(
     """
     arrays = (q, k, v, mask_bias, pair_bias, out, lse)
     options = (scale, return_lse)
-    result, sums = OPERATION(arrays, options, device, stream, config)
+    result, sums = OPERATION.call(arrays, options, device, stream, config)
     return (result, sums) if return_lse else result
 
 

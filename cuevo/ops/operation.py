@@ -66,7 +66,7 @@ class Operation:
         self._required = required
         self._make_plan = make_plan
 
-    def __call__(
+    def call(
         self,
         arrays: tuple[Any, ...],
         options: tuple[object, ...],
@@ -102,7 +102,8 @@ class Operation:
         """The plan of a call, its table of addresses, and what `view` takes for each array."""
         table, described, found = identify(arrays, self._labels, stream)
         table.append(0)
-        key = (options, device, None if config is None else _hashable(config), *described)
+        settings = None if config is None else _hashable(config)
+        key = (tuple(described), options, device, settings)
         try:
             plan = self.plans.get(key)
         except TypeError:  # an argument that has no hash: the checks say what is wrong with it
@@ -161,7 +162,7 @@ class Operation:
                 targets.append(place.copy_to_device(views[name], queue))
             else:
                 targets.append(place.empty(result.array.shape, result.array.dtype, queue))
-        self((*operands, *targets), options, place, queue, config, workspace)
+        self.call((*operands, *targets), options, place, queue, config, workspace)
         for i, (name, source) in enumerate(zip(names, targets, strict=True)):
             if source is not None:
                 host = as_numpy(views[name]) if name in views else None

@@ -7,7 +7,6 @@ operation, `Plan.run` queues it on a device, `Plan.run_on_cpu` runs it on the CP
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Protocol
@@ -88,9 +87,7 @@ class Launch:
         self.pack = addresses.pack
         self.constants = constants
 
-    def __call__(
-        self, table: Sequence[int], stream: int, buffers: Sequence[ArrayView] = ()
-    ) -> None:
+    def queue(self, table: Sequence[int], stream: int, buffers: Sequence[ArrayView] = ()) -> None:
         """Queue the kernel for the arrays at the addresses of `table`."""
         self.kernel.launch(
             self.grid,
@@ -141,7 +138,9 @@ class Plan:
     launches: list[Launch] = field(default_factory=list)
     """In order; none where the problem is empty."""
     beside: list[Launch] = field(default_factory=list)
-    """Launches on a side stream once the `launches` are done, beside those in `after`."""
+    """Launches on a side stream once the `launches` are done, beside those in `after`; a plan that
+    has them has a workspace.
+    """
     after: list[Launch] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     """The workspace, in the order of slots."""
@@ -176,29 +175,34 @@ class Plan:
             self._fill(place, table, stream)
         elif not self.parts:
             for launch in self.launches:
-                launch(table, stream)
+                launch.queue(table, stream)
         elif workspace is None:
             with place.scratch(self.workspace_bytes, stream, "the workspace of a call") as start:
-                self._launch(place, table, start, stream)
+                self._add_parts(place, table, start, stream)
+                self._launch(place, table, stream)
         else:
             start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
             with place.context.current():
-                self._launch(place, table, start, stream)
+                self._add_parts(place, table, start, stream)
+                self._launch(place, table, stream)
         return results
 
-    def _launch(self, place: DriverExecutor, table: list[int], workspace: int, stream: int) -> None:
+    def _add_parts(self, place: DriverExecutor, table: list[int], start: int, stream: int) -> None:
         for part in self.parts:
-            address = workspace + part.offset
+            address = start + part.offset
             table.append(address)
             if part.is_cleared:
                 place.clear(address, part.array.nbytes, stream)
+
+    def _launch(self, place: DriverExecutor, table: list[int], stream: int) -> None:
         for launch in self.launches:
-            launch(table, stream)
-        with place.side_stream(stream).forked() if self.beside else nullcontext(stream) as side:
-            for launch in self.beside:
-                launch(table, side)
-            for launch in self.after:
-                launch(table, stream)
+            launch.queue(table, stream)
+        if self.beside:
+            with place.side_stream(stream).forked() as side:
+                for launch in self.beside:
+                    launch.queue(table, side)
+                for launch in self.after:
+                    launch.queue(table, stream)
 
     def _fill(self, place: DriverExecutor, table: list[int], stream: int) -> None:
         for result in self.results:
@@ -236,7 +240,7 @@ class Plan:
         addresses = [0 if x is None else x.pointer for x in table]
         for launch in (*self.launches, *self.beside, *self.after):
             buffers = [x for x in launch.pick(table) if x is not None]
-            launch(addresses, LEGACY_DEFAULT, buffers)
+            launch.queue(addresses, LEGACY_DEFAULT, buffers)
         return results
 
 

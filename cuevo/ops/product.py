@@ -76,7 +76,7 @@ def gemm(
     """
     arrays = (a, b, c, bias, scatter, out)
     options = (alpha, beta, trans_a, trans_b, out_dtype)
-    (result,) = OPERATION(arrays, options, device, stream, config)
+    (result,) = OPERATION.call(arrays, options, device, stream, config)
     return result
 
 

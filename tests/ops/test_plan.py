@@ -57,8 +57,8 @@ def test_plans_are_found_again_and_do_not_grow_without_end(monkeypatch: pytest.M
 def test_a_launch_puts_addresses_of_its_slots_before_its_constants() -> None:
     kernel = Kernel()
     launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0), Struct("<2Q"), b"constant")
-    launch([1, 5, 2], 5)
-    launch([3, 5, 4, 6], 6, ())
+    launch.queue([1, 5, 2], 5)
+    launch.queue([3, 5, 4, 6], 6, ())
     shape = ((7, 1, 1), (CONFIG.threads, 1, 1), CONFIG.shared_bytes)
     one, two, three, four = (n.to_bytes(8, "little") for n in range(1, 5))
     assert kernel.launches == [
@@ -102,7 +102,7 @@ def test_address_fields_are_those_of_the_header() -> None:
     ):
         builder = PlanBuilder(("x",), ("y",), {"x": x, "y": x}, SimExecutor("sm_80"))
         builder.add_launch("partial_sums_sm70", kernel, CONFIG, (1, 1, 1), values, arrays=arrays)
-        builder.plan.launches[0]([7, 8, 0], 5)
+        builder.plan.launches[0].queue([7, 8, 0], 5)
         params = kernel.launches[-1][3]
         assert len(params) == header.size
         assert header.addresses.unpack(params[: header.addresses.size]) == expected
