@@ -3,9 +3,7 @@ on a CPU executor.
 """
 
 from cuevo.arrays import array_from_pointer
-from cuevo.ops.backward import attention_backward, attention_backward_workspace
-from cuevo.ops.forward import attention
-from cuevo.ops.product import gemm
+from cuevo.ops import attention, attention_backward, attention_backward_workspace, gemm
 
 __all__ = [
     "array_from_pointer",

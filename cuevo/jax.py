@@ -17,9 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 from jax.experimental.buffer_callback import buffer_callback
 
 from cuevo.arrays import ArrayView, array_from_pointer, contiguous_strides, dlpack
+from cuevo.ops import GRADS, attention, attention_backward
 from cuevo.ops.attention_problem import check_scale, state_problem
-from cuevo.ops.backward import GRADS, attention_backward
-from cuevo.ops.forward import attention
 
 __all__ = ["evoformer_attention"]
 

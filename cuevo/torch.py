@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.ops.backward import GRADS, attention_backward, attention_backward_workspace
-from cuevo.ops.forward import attention
+from cuevo.ops import GRADS, attention, attention_backward, attention_backward_workspace
 
 __all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention"]
 
@@ -163,13 +162,13 @@ def _backward(
     options: dict[str, Any] = dict(
         mask_bias=mask_bias, pair_bias=pair_bias, scale=scale, grads=wanted
     )
+    options["results"] = [found.get(name) for name in GRADS]
     workspace = None
     if q.is_cuda:
         # From torch's own cache of memory, which would not know of another pool.
         nbytes = attention_backward_workspace(*arrays, **options)
         workspace = q.new_empty(nbytes, dtype=torch.uint8) if nbytes else None
-    ordered = [found.get(name) for name in GRADS]
-    attention_backward(*arrays, **options, workspace=workspace, results=ordered)
+    attention_backward(*arrays, **options, workspace=workspace)
     return results
 
 

@@ -18,9 +18,7 @@ import pytest
 from helpers import sweep_kernels
 
 from cuevo.cuda.device_info import devices, why_none
-from cuevo.ops.backward import _plans as gradient_plans
-from cuevo.ops.forward import _plans as attention_plans
-from cuevo.ops.product import _plans as product_plans
+from cuevo.ops import backward, forward, product
 from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
@@ -31,7 +29,7 @@ PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
 
-PLANS = (attention_plans, gradient_plans, product_plans)
+OPERATIONS = (forward.OPERATION, backward.OPERATION, product.OPERATION)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,9 +69,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """A plan keeps its executor and kernels, which are megabytes each on the CPU executor."""
-    for plans in PLANS:
-        if len(plans) > 16:
-            plans.clear()
+    for operation in OPERATIONS:
+        if len(operation.plans) > 16:
+            operation.plans.clear()
     if item.get_closest_marker("whole_device") and (torch := sys.modules.get("torch")):
         gc.collect()
         torch.cuda.empty_cache()

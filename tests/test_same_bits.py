@@ -21,9 +21,8 @@ from helpers.guarded import assert_same_bytes
 import cuevo
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.placement import architecture_of
-from cuevo.ops.backward import _plans as backward_plans
+from cuevo.ops import backward, forward
 from cuevo.ops.dispatch import ENVIRONMENT
-from cuevo.ops.forward import _plans as forward_plans
 from cuevo.sim import SimExecutor
 
 pytestmark = pytest.mark.gpu
@@ -74,11 +73,11 @@ def lower_variant(
 ) -> Iterator[None]:
     """The kernels below sm_80; plans that were made before, or here, would keep theirs."""
     monkeypatch.setenv(ENVIRONMENT, request.param)
-    for plans in (forward_plans, backward_plans):
-        plans.clear()
+    for module in (forward, backward):
+        module.OPERATION.plans.clear()
     yield
-    for plans in (forward_plans, backward_plans):
-        plans.clear()
+    for module in (forward, backward):
+        module.OPERATION.plans.clear()
 
 
 @pytest.mark.usefixtures("lower_variant")

@@ -81,12 +81,11 @@ def _chosen_configurations(
     gradients: str, changes: Mapping[str, Any] | None, inputs: Inputs
 ) -> str:
     from cuevo.arrays import view
-    from cuevo.executors.placement import architecture_of, executor_for
+    from cuevo.executors import executor_for
     from cuevo.kernels.backward import Problem
     from cuevo.ops.attention_problem import state_problem
     from cuevo.ops.backward import VARIANTS
-    from cuevo.ops.dispatch import dispatch
-    from cuevo.ops.plans import configure, load
+    from cuevo.ops.dispatch import choose, load
 
     views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
     place = executor_for(None, list(views.values()))
@@ -97,8 +96,7 @@ def _chosen_configurations(
         Problem(**problem, side="keys", second=True, sums=gradients == "both"),
     ):
         settings = (changes or {}).get(wanted.side)
-        kernel = dispatch(VARIANTS, wanted, architecture_of(place), settings)
-        config = configure(kernel, wanted, place, settings)
+        kernel, config = choose(VARIANTS, wanted, place, settings)
         _, config = load(kernel, config, place, fixed=settings is not None)
         words += [
             f"{wanted.side}.{name}={value}"

@@ -14,6 +14,7 @@ from cuevo.arrays.array_view import (
     packed,
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
+from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "identify",
     "packed",
     "view",
+    "without_gaps",
 ]

@@ -1,4 +1,4 @@
-"""Where an array's elements lie, whoever owns them."""
+"""Views of arrays: where their elements lie, whoever owns them."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
 
 @dataclass(slots=True, eq=False)
 class ArrayView:
-    """Where an array's elements lie. Nobody changes a view once it is made.
+    """Place of an array's elements in memory. Nobody changes a view once it is made.
 
     (It is not a frozen dataclass because those take four times as long to make, and every call
     makes several.)

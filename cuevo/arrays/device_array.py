@@ -8,8 +8,14 @@ from cuda.bindings import driver as cuda
 
 from cuevo.arrays import dlpack
 from cuevo.arrays.array_view import BFLOAT16, ArrayView, DType, contiguous_strides
-from cuevo.cuda.context import check, primary_context
-from cuevo.cuda.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, resolve_stream, wait_for
+from cuevo.cuda import (
+    LEGACY_DEFAULT,
+    PER_THREAD_DEFAULT,
+    check,
+    primary_context,
+    resolve_stream,
+    wait_for,
+)
 
 _DEFAULT_STREAMS = frozenset({LEGACY_DEFAULT, PER_THREAD_DEFAULT})
 

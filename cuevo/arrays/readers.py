@@ -17,8 +17,7 @@ from cuda.bindings import driver as cuda
 from cuevo.arrays import dlpack
 from cuevo.arrays.array_view import BFLOAT16, ArrayView, DType, as_numpy, contiguous_strides, packed
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
-from cuevo.cuda.context import describe_status
-from cuevo.cuda.stream import LEGACY_DEFAULT, NO_ORDER, is_capturing, wait_for
+from cuevo.cuda import LEGACY_DEFAULT, NO_ORDER, describe_status, is_capturing, wait_for
 
 __all__ = [
     "BFLOAT16",
@@ -61,23 +60,43 @@ def view(
     return found
 
 
-def identify(x: object, name: str, stream: int) -> tuple[int, object, Any]:
-    """Address of `x`, everything else that `view` would find, hashable, and what to give to `view`.
+def identify(
+    arrays: Sequence[object], names: Sequence[str], stream: int
+) -> tuple[list[int], list[object], Sequence[Any]]:
+    """Addresses of `arrays`, everything else that `view` would find of them, hashable, and what to
+    give to `view` in their place.
 
-    It costs half of what a view costs: who has met an equal description before needs no view. The
-    order of streams is as with `view`, and is not made a second time by a view of the third value.
+    An array may be None: its address is 0, and it is given back as it is. The alignment of
+    addresses to 16 bytes is part of what is found. It costs a fraction of what views cost: who has
+    met an equal description before needs none. The order of streams is as with `view`, and is not
+    made a second time by views of what is given back.
     """
-    reader = _READERS.get(type(x)) or _reader(x, name)
-    if reader is _read_torch:
-        tensor: Any = x
-        return (
-            tensor.data_ptr(),
-            (tensor.shape, tensor.stride(), tensor.dtype, tensor.device),
-            tensor,
-        )
-    found = reader(x, name, stream)
-    described = (found.shape, found.strides, found.dtype, found.device, found.readonly)
-    return found.pointer, described, found
+    addresses: list[int] = []
+    described: list[object] = []
+    found: Sequence[Any] = arrays
+    known = _READERS.get
+    x: Any
+    for x in arrays:
+        if x is None:
+            addresses.append(0)
+            described.append(None)
+            continue
+        reader = known(type(x))
+        if reader is None:
+            reader = _reader(x, names[len(addresses)])
+        if reader is _read_torch:
+            address = x.data_ptr()
+            addresses.append(address)
+            described.append((x.shape, x.stride(), x.dtype, x.device, address & 15))
+            continue
+        if reader is not _read_view:
+            index = len(addresses)
+            x = reader(x, names[index], stream)
+            found = [*found[:index], x, *found[index + 1 :]]
+        address = x.pointer
+        addresses.append(address)
+        described.append((x.shape, x.strides, x.dtype, x.device, x.readonly, address & 15))
+    return addresses, described, found
 
 
 def array_from_pointer(

@@ -1,7 +1,10 @@
-"""One instance of a kernel, run on a small problem under all checks of the CPU executor and
+"""Checks of one instance of a kernel: a small problem on the CPU executor under all of its checks,
 compared with float64.
+
+`kernel_check` runs an instance and reports what it found; `small_problems` has a problem for each
+kernel that ships.
 """
 
-from cuevo.check.instance import Finding, Report, try_out
+from cuevo.check.kernel_check import Finding, Report, check_kernel
 
-__all__ = ["Finding", "Report", "try_out"]
+__all__ = ["Finding", "Report", "check_kernel"]

@@ -25,7 +25,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from cuevo.check.instance import Report
+    from cuevo.check import Report
     from cuevo.sim import Loop, Profile
 
 _DETAILS = """\
@@ -68,17 +68,17 @@ def add_commands(subparsers: Subparsers) -> None:
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    from cuevo.check.instance import try_out
+    from cuevo.check import check_kernel
 
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)
     config = configure_kernel(module, arguments.settings, [arch])
-    report = try_out(module, config, arch, arguments.seed)
+    report = check_kernel(module, config, arch, arguments.seed)
     if arguments.json:
         print_json(_as_json(report))
     else:
         _show(report, arguments.lines)
-    return EXIT_OK if report.sound else EXIT_FAILED
+    return EXIT_OK if report.ok else EXIT_FAILED
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _as_json(report: Report) -> dict[str, Any]:
     return {
         "kernel": report.kernel,
         "arch": report.arch,
-        "sound": report.sound,
+        "ok": report.ok,
         "findings": [asdict(each) for each in report.findings],
         "errors": dict(report.errors),
         "instructions": profile.by_opcode() if profile else None,
@@ -125,7 +125,7 @@ def _show_profile(profile: Profile, count: int) -> None:
         print_table(shown)
     if loop := profile.main_loop:
         print(f"main loop, {loop.begin} to {loop.end}: {loop.iterations:,} iterations of warps")
-        shown = table("instruction", "a lap")
+        shown = table("instruction", "an iteration")
         shown.columns[1].justify = "right"
         for name, often in list(loop.instructions.items())[:count]:
             shown.add_row(name, f"{often:.4g}")

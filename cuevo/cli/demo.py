@@ -134,7 +134,7 @@ def is_cpu_executor(device: str) -> bool:
 
 def default_device() -> str:
     """The first GPU, or the CPU executor."""
-    from cuevo.executors.driver import devices
+    from cuevo.cuda import devices
 
     return "cuda:0" if devices() else f"sim:{DEFAULT_ARCH}"
 
@@ -234,7 +234,7 @@ def time_on_device(inputs: Inputs, sizes: Sizes, device: str, repeats: int = 100
     """Median time of a call on arrays that lie on the device, by events, and its rate."""
     import cuevo
     from cuevo.arrays import view
-    from cuevo.executors.driver import executor
+    from cuevo.executors import executor
 
     gpu = executor(int(device.partition(":")[2] or 0))
     arrays: dict[str, Any] = {

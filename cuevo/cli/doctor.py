@@ -148,7 +148,7 @@ def check_assembler() -> Iterator[Check]:
 
 
 def check_devices() -> Iterator[Check]:
-    from cuevo.executors.driver import devices, require_device, why_none
+    from cuevo.cuda import devices, require_device, why_none
 
     found = devices()
     if not found:

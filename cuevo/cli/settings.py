@@ -136,7 +136,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 def describe_fields(
     config_type: type[Any], defaults: Mapping[str, object] = _NO_DEFAULTS
 ) -> list[dict[str, Any]]:
-    """Of each field of a Config: name, type in words, default or `required`, and its docstring;
+    """Name, type in words, default or `required`, and docstring of each field of a Config;
     `defaults` as in `configuration`.
     """
     kinds = typing.get_type_hints(config_type)

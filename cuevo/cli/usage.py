@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, usage errors, help pages, the console."""
+"""Exit codes, usage errors, help pages and the console of all commands."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal, plain and of fixed width when piped."""
+    """Console for tables: as wide as the terminal, plain and of fixed width when piped."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -58,7 +58,7 @@ def driver_error(status: Any, doing: str, *details: str) -> DriverError:
 
 
 def check(result: tuple[Any, ...], doing: str) -> Any:
-    """What a call of cuda.bindings returned beside its status: nothing, one value, or a tuple.
+    """Result of a call of cuda.bindings beside its status: None, one value, or a tuple.
 
     `doing` begins the message of the DriverError that a failed call raises: "loading the kernel x".
     """

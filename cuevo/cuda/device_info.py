@@ -16,7 +16,7 @@ _CPU_ADVICE = "Without a GPU the same kernels run on the CPU executor: device='s
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What the driver says of one device; sizes in bytes."""
+    """Attributes of one device, as the driver gives them; sizes in bytes."""
 
     ordinal: int
     name: str
@@ -45,7 +45,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def why_none() -> str:
-    """What was looked for, what was found, what to do; empty where there is a device."""
+    """Reason why no device was found, and what to do; empty where there is one."""
     found = _probe()
     return "" if isinstance(found, tuple) else found
 

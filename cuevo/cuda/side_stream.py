@@ -1,5 +1,5 @@
-"""A second stream beside a caller's, for parts of one call that do not need each other: where one
-leaves room on the device, the other runs.
+"""A side stream beside a caller's, for parts of one call that do not need each other: where one
+leaves multiprocessors idle, the other runs.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,11 @@ class SideStream:
 
     @contextmanager
     def forked(self) -> Iterator[int]:
-        """The branch's handle, for work after what the main stream has when the ``with`` block
-        begins; what the main stream gets after the block comes after all of that work.
+        """Handle of the side stream, whose work in the ``with`` block comes after what the main
+        stream has been given before, and before what the main stream is given after the block.
 
-        Inside, both may be given work. Where `main` is under graph capture, the branch is so, too.
+        Inside, both may be given work. A graph capture of the main stream has the side stream's
+        work, too.
         """
         doing = "forking a stream"
         check(cuda.cuEventRecord(self._forked, self._main), doing)

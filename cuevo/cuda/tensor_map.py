@@ -18,9 +18,9 @@ from cuevo.cuda.context import PrimaryContext, check
 __all__ = ["ALIGNMENT", "BYTES", "ELEMENT_BYTES", "TensorMap"]
 
 BYTES = 128
-"""Of an encoded map."""
+"""Size of an encoded map."""
 ALIGNMENT = 64
-"""Of an encoded map in memory."""
+"""Alignment of an encoded map in memory."""
 
 ELEMENT_BYTES = MappingProxyType(
     {
@@ -57,7 +57,7 @@ class TensorMap:
     """
 
     dtype: str
-    """Of `ELEMENT_BYTES`."""
+    """Type of elements, a name of `ELEMENT_BYTES`."""
     pointer: int
     """Address of element (0, 0, ...), a multiple of 16."""
     extents: tuple[int, ...]
@@ -102,14 +102,14 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """What one copy adds to the transactions of its mbarrier: whole boxes, at the edges too."""
+        """Transaction bytes of one copy for its mbarrier: whole boxes, at the edges too."""
         total = self.element_bytes
         for extent in self.box_shape:
             total *= extent
         return total
 
     def _violations(self) -> list[str]:
-        """What is beyond the limits of the driver."""
+        """Limits of the driver that the map exceeds."""
         if self.dtype not in ELEMENT_BYTES:
             return [f"dtype is one of {', '.join(_TYPES)}; got {self.dtype!r}"]
         rank = len(self.extents)

@@ -1,13 +1,17 @@
-"""Where kernels run: the contract that the CUDA driver and the CPU executor share, the driver's
-side of it, and which executor a call gets.
+"""Executors: where kernels run.
+
+`protocol` is the contract that the CUDA driver and the CPU executor (`cuevo.sim`) share, `driver`
+and `driver_kernel` are the driver's side of it, `placement` picks the executor of a call.
 """
 
-from cuevo.executors.driver import DriverExecutor, executor
+from cuevo.executors.driver import CapturedGraph, DriverExecutor, DriverKernel, executor
 from cuevo.executors.placement import architecture_of, executor_for
 from cuevo.executors.protocol import Executor, LoadedKernel
 
 __all__ = [
+    "CapturedGraph",
     "DriverExecutor",
+    "DriverKernel",
     "Executor",
     "LoadedKernel",
     "architecture_of",

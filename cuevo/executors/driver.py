@@ -26,27 +26,24 @@ from cuda.core import (
     Stream,
 )
 
-from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides
-from cuevo.arrays.host_arrays import without_gaps
-from cuevo.cuda.context import check, primary_context, relaxed_capture
-from cuevo.cuda.device_info import DeviceInfo, devices, require_device, why_none
-from cuevo.cuda.side_stream import SideStream
-from cuevo.cuda.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, is_capturing, resolve_stream
+from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides, without_gaps
+from cuevo.cuda import (
+    LEGACY_DEFAULT,
+    PER_THREAD_DEFAULT,
+    SideStream,
+    check,
+    is_capturing,
+    primary_context,
+    relaxed_capture,
+    require_device,
+    resolve_stream,
+)
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
 from cuevo.toolchain.assembler import assemble, target_for
 from cuevo.toolchain.template import RenderedKernel
 
-__all__ = [
-    "CapturedGraph",
-    "DeviceInfo",
-    "DriverExecutor",
-    "DriverKernel",
-    "devices",
-    "executor",
-    "require_device",
-    "why_none",
-]
+__all__ = ["CapturedGraph", "DriverExecutor", "DriverKernel", "executor"]
 
 
 class _Borrowed:
@@ -60,8 +57,8 @@ class _Borrowed:
         return self._protocol
 
 
-class _Branches(threading.local):
-    """A thread's branches, by the streams that they are beside."""
+class _SideStreams(threading.local):
+    """A thread's side streams, by the streams that they are beside."""
 
     KEPT = 32
 
@@ -80,7 +77,7 @@ class CapturedGraph:
         self._graph = graph
         self._stream = stream
         self.result = result
-        """What the captured function returned; each launch writes its arrays anew."""
+        """Return value of the captured function; each launch writes its arrays anew."""
 
     def launch(self, stream: object = None) -> None:
         """Queue the captured work on `stream`; None is the stream that it was captured on."""
@@ -112,7 +109,7 @@ class DriverExecutor:
             LEGACY_DEFAULT: LEGACY_DEFAULT_STREAM,
             PER_THREAD_DEFAULT: PER_THREAD_DEFAULT_STREAM,
         }
-        self._branches = _Branches()
+        self._side_streams = _SideStreams()
         # The device's current pool. cuda.core lets it keep freed memory, where the driver would
         # give it back at each synchronization and have to map it anew for the next call.
         with self.context.current():
@@ -174,20 +171,20 @@ class DriverExecutor:
             except Exception as error:
                 raise DriverError(f"making a stream on {self.name}: {error}") from error
 
-    def branch(self, stream: int) -> SideStream:
-        """This thread's second stream beside `stream`, a handle."""
-        beside = self._branches.beside
-        branch = beside.get(stream)
-        if branch is None:
-            if len(beside) >= _Branches.KEPT:
+    def side_stream(self, stream: int) -> SideStream:
+        """This thread's side stream beside `stream`, a handle."""
+        beside = self._side_streams.beside
+        found = beside.get(stream)
+        if found is None:
+            if len(beside) >= _SideStreams.KEPT:
                 beside.clear()
-            doing = f"making a second stream beside {stream:#x} of {self.name}"
+            doing = f"making a side stream beside {stream:#x} of {self.name}"
             with self.context.current(), relaxed_capture(doing):
                 try:
-                    branch = beside[stream] = SideStream(stream, self.info.ordinal)
+                    found = beside[stream] = SideStream(stream, self.info.ordinal)
                 except Exception as error:
                     raise DriverError(f"{doing}: {error}") from error
-        return branch
+        return found
 
     def record_event(self, stream: object = None) -> Event:
         """An event after the work that `stream` has now. ``later - earlier`` is in milliseconds."""
@@ -290,20 +287,17 @@ class DriverExecutor:
         dtype: np.dtype[Any],
         stream: object = None,
         strides: tuple[int, ...] | None = None,
+        nbytes: int | None = None,
     ) -> DeviceArray:
         """A new array, not initialised, to be written by work on `stream`.
 
-        `strides` in bytes, none negative; C order without gaps where None.
+        `strides` in bytes, none negative; C order without gaps where None. `nbytes` is what the
+        array takes, where the caller knows it.
         """
-        size = dtype.itemsize
-        if strides is None:
-            size *= math.prod(shape)
-        elif 0 in shape:
-            size = 0
-        else:
-            size += sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if nbytes is None:
+            nbytes = _bytes_of(shape, dtype.itemsize, strides)
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        buffer = self.allocate(size, handle if type(stream) is int else stream)
+        buffer = self.allocate(nbytes, handle if type(stream) is int else stream)
         return DeviceArray(buffer, shape, dtype, self.name, handle, strides)
 
     def fill(self, target: ArrayView, value: float, stream: object = None) -> None:
@@ -332,11 +326,19 @@ class DriverExecutor:
                     f"filling an array on {self.name}",
                 )
 
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        """Zero memory, a multiple of 4 bytes, queued on `stream`, a handle."""
+        with self.context.current():
+            check(
+                cuda.cuMemsetD32Async(address, 0, nbytes // 4, stream),
+                f"clearing {nbytes:,} bytes on {self.name}",
+            )
+
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
         """A view of a copy in device memory of a host array, queued on `stream`.
 
-        Strides are kept, so that a broadcast array stays one and takes no more room than it has on
-        the host. Only an array with large gaps is packed: into rows that begin at multiples of 16
+        Strides are kept, so that a broadcast array stays one and takes no more memory than on the
+        host. Only an array with large gaps is packed: into rows that begin at multiples of 16
         bytes. `source` must not change until `stream` has done the copy.
         """
         if source.size == 0:
@@ -355,6 +357,14 @@ class DriverExecutor:
                 f"copying {high - low} bytes to {self.name}",
             )
         return _moved(packed, base + packed.pointer - low, self.name, (buffer, packed.owner))
+
+
+def _bytes_of(shape: tuple[int, ...], itemsize: int, strides: tuple[int, ...] | None) -> int:
+    if strides is None:
+        return itemsize * math.prod(shape)
+    if 0 in shape:
+        return 0
+    return itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
 
 def _moved(source: ArrayView, pointer: int, device: str, owner: object) -> ArrayView:

@@ -8,19 +8,23 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from cuevo.arrays.array_view import ArrayView
-from cuevo.cuda.context import PrimaryContext, check, driver_error
-from cuevo.cuda.device_info import DeviceInfo
-from cuevo.cuda.stream import resolve_stream
+from cuevo.arrays import ArrayView
+from cuevo.cuda import DeviceInfo, PrimaryContext, check, driver_error, resolve_stream
 from cuevo.errors import DriverError
 from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.template import RenderedKernel
 
 _Dim = tuple[int, int, int]
+_Shape = tuple[_Dim, _Dim, int, int]
+"""Grid, block, bytes of shared memory, handle of the stream."""
+_Prepared = tuple[_Shape | None, tuple[int, ...], memoryview, int]
+"""What was launched last, the driver's arguments for it, the parameter block, its pointer's
+address.
+"""
 
 
 class _ThreadState(threading.local):
-    """What one thread needs to launch one kernel, made once and used again by each launch.
+    """State of one thread for launches of one kernel, made once and used again.
 
     The driver lets other threads run while it launches, so that no two may share a parameter block.
     """
@@ -28,11 +32,11 @@ class _ThreadState(threading.local):
     def __init__(self, size: int) -> None:
         block = ctypes.create_string_buffer(size)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        self.configured: tuple[_Dim, _Dim, int, int] | None = None
-        self.arguments: tuple[int, ...] = ()
         self.params = memoryview(block).cast("B")
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
+        self.prepared: _Prepared = (None, (), self.params, self.kernel_params)
+        """All in one: what belongs to a thread is slow to look up."""
 
 
 class DriverKernel:
@@ -104,7 +108,7 @@ class DriverKernel:
             found.append((int(offset), int(size)))
 
     def resident_blocks(self, threads: int, shared_bytes: int) -> int:
-        """How many threadblocks of this kind one SM holds at a time."""
+        """Number of threadblocks of this kind that one SM holds at a time."""
         with self._context.current():
             return int(
                 check(
@@ -131,26 +135,27 @@ class DriverKernel:
         it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
         """
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        state = self._state
         wanted = (grid, block, shared_bytes, handle)
-        if state.configured != wanted:
-            self._configure(state, wanted)
+        configured, arguments, block_params, kernel_params = self._state.prepared
+        if configured != wanted:
+            arguments = self._configure(wanted)
         if len(params) != self._size:
             raise ValueError(
                 f"params: {self.kernel.name} takes {self._size} bytes "
                 f"({self.kernel.params.name}); got {len(params)}"
             )
-        state.params[:] = params
+        block_params[:] = params
         entered = self._context.enter()
         try:
-            (status,) = cuda.cuLaunchKernel(self.function, *state.arguments, state.kernel_params, 0)
+            (status,) = cuda.cuLaunchKernel(self.function, *arguments, kernel_params, 0)
         finally:
             if entered:
                 self._context.leave()
         if status:
             raise self._launch_error(status, wanted)
 
-    def _configure(self, state: _ThreadState, wanted: tuple[_Dim, _Dim, int, int]) -> None:
+    def _configure(self, wanted: _Shape) -> tuple[int, ...]:
+        """Check a launch, and keep the driver's arguments for the next one like it."""
         grid, block, shared_bytes, handle = wanted
         try:
             numbers = [index(number) for number in (*grid, *block, shared_bytes)]
@@ -163,10 +168,11 @@ class DriverKernel:
                 "a grid and a block are three integers each, not negative and below 2**32; got "
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
-        state.arguments = (*numbers, handle)
-        state.configured = wanted
+        state, arguments = self._state, (*numbers, handle)
+        state.prepared = (wanted, arguments, state.params, state.kernel_params)
+        return arguments
 
-    def _launch_error(self, status: Any, wanted: tuple[_Dim, _Dim, int, int]) -> DriverError:
+    def _launch_error(self, status: Any, wanted: _Shape) -> DriverError:
         grid, block, shared_bytes, handle = wanted
         doing = (
             f"launching {self.kernel.describe()} on cuda:{self._info.ordinal} ({self._info.name}) "

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
-from cuevo.executors.driver import DriverExecutor, devices, executor
+from cuevo.cuda import devices
+from cuevo.executors.driver import DriverExecutor, executor
 from cuevo.executors.protocol import Executor
 from cuevo.sim import SimExecutor
 

@@ -1,5 +1,5 @@
-"""What runs a kernel: the contract of the CUDA driver (`cuevo.executors.driver`) and the CPU
-executor (`cuevo.sim`).
+"""The contract that the CUDA driver (`cuevo.executors.driver`) and the CPU executor (`cuevo.sim`)
+share.
 """
 
 from __future__ import annotations

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.cuda.context import PrimaryContext
 from cuevo.kernels import choice
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
 from cuevo.layouts.tiles import INSTRUCTIONS, Operand, OutputTile, ThreadblockMma
@@ -497,17 +495,6 @@ def parameters(
         found[f"{name}_step_pass"] = stride * operand.pass_rows
         found[f"{name}_step_tile"] = along_k
     return found
-
-
-_ADDRESSES = Struct("<8Q")
-"""a, b, c, bias, scatter, d, partials, arrivals: the fields in front of the parameter block."""
-
-
-def addresses(
-    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
-) -> Struct:
-    """What packs a call's addresses for the front of the parameter block."""
-    return _ADDRESSES
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
 """Host half of ``ptx/gemm_sm90a.ptx``: what may be configured, what is chosen, its tensor maps."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from struct import Struct
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
@@ -22,6 +21,7 @@ from cuevo.kernels.gemm_mma import (
 )
 from cuevo.layouts import M16N8, Accumulator
 from cuevo.toolchain.division import magic
+from cuevo.toolchain.header import load_header
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -33,8 +33,8 @@ __all__ = [
     "addresses",
     "candidates",
     "choose",
-    "defers",
     "parameters",
+    "prefers_lower_variant",
     "spill_fallbacks",
     "values",
     "violations",
@@ -400,29 +400,24 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return replace(chosen, blocks=arch.multiprocessors)
 
 
-def defers(problem: Problem, arch: Architecture) -> bool:
+def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """Whether ``gemm_sm80`` is estimated to be faster: it splits k, and has smaller tiles."""
-    own = _least_cost(candidates(problem), violations, cost, problem, arch)
-    other = _least_cost(
-        gemm_sm80.candidates(problem), gemm_sm80.violations, gemm_choice.cost, problem, arch
-    )
-    return other < own
-
-
-def _least_cost(
-    offered: Iterable[tuple[Any, float]],
-    objections: Callable[[Any, Architecture, Problem], Sequence[str]],
-    estimate: Callable[[Any, float, Problem, Architecture], float],
-    problem: Problem,
-    arch: Architecture,
-) -> float:
-    return min(
+    own = min(
         (
-            estimate(config, speed, problem, arch)
-            for config, speed in offered
-            if not objections(config, arch, problem)
+            cost(config, speed, problem, arch)
+            for config, speed in candidates(problem)
+            if not violations(config, arch, problem)
         ),
         default=inf,
+    )
+    fastest = max(shape.speed for shape in gemm_sm80.SHAPES)
+    multiply_adds = problem.batch * problem.m * problem.n * problem.k
+    if own <= multiply_adds / arch.multiprocessors / fastest:
+        return False  # Not even without a ragged end, a last wave or an epilogue.
+    return any(
+        gemm_choice.cost(config, speed, problem, arch) < own
+        and not gemm_sm80.violations(config, arch, problem)
+        for config, speed in gemm_sm80.candidates(problem)
     )
 
 
@@ -479,33 +474,31 @@ def parameters(
     return found
 
 
-_FRONT = Struct("<128s128s4Q")
 _MAPS_KEPT = 256
 
 
-class _Front:
-    """What packs a call's addresses, and the tensor maps that they make, for the front of the
+class _Addresses:
+    """Packer of a call's addresses, and of the tensor maps that they make, for the front of the
     parameter block.
     """
-
-    size = _FRONT.size
 
     def __init__(
         self, a_map: TensorMap, b_map: TensorMap, *, context: PrimaryContext | None
     ) -> None:
+        self._struct = load_header().kernels[NAME].addresses
+        self.size = self._struct.size
         self._maps = a_map, b_map
         self._context = context
         self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
-    def pack(self, *addresses: int) -> bytes:
-        """Of a, b, c, bias, scatter, d, partials, arrivals."""
-        a, b, c, bias, scatter, d, _, _ = addresses
+    def pack(self, a: int, b: int, *others: int) -> bytes:
+        """Of a, b, and what follows their maps in ``cuevo.h``."""
         maps = self._encoded.get((a, b))
         if maps is None:
             if len(self._encoded) >= _MAPS_KEPT:
                 self._encoded.clear()
             maps = self._encoded[a, b] = self._encode(0, a), self._encode(1, b)
-        return _FRONT.pack(*maps, c, bias, scatter, d)
+        return self._struct.pack(*maps, *others)
 
     def _encode(self, which: int, address: int) -> bytes:
         described = replace(self._maps[which], pointer=address)
@@ -515,9 +508,9 @@ class _Front:
 
 
 def addresses(
-    config: Config, problem: Problem, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
-) -> _Front:
-    """What packs a call's addresses for the front of the parameter block; maps of the same
-    addresses are encoded once.
+    config: Config, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
+) -> _Addresses:
+    """Packer of a call's addresses for the front of the parameter block; maps of the same addresses
+    are encoded once.
     """
-    return _Front(config.a_map(a), config.b_map(b), context=context)
+    return _Addresses(config.a_map(a), config.b_map(b), context=context)

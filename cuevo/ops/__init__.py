@@ -1,13 +1,13 @@
-"""The operations: from a call to a problem, a kernel variant and its configuration, a plan, a
-launch.
+"""The operations, and the one way of a call: arguments, plan, launch.
 
-`forward`, `backward` and `product` are the three calls; `attention_problem` and `gemm_problem`
-check their arguments; `dispatch` picks the kernel variant; `plans` keeps what a call found out for
-the next one of its kind.
+`forward`, `backward` and `product` are the three calls. Each hands its arguments to an `Operation`
+(`operation`), which looks up the plan of such calls or has it made: `attention_problem` and
+`gemm_problem` check the arguments and state the problem, `dispatch` chooses the kernel variant and
+its configuration, and a `PlanBuilder` (`plan`) collects results, workspace and launches.
 """
 
-from cuevo.ops.backward import attention_backward, attention_backward_workspace
+from cuevo.ops.backward import GRADS, attention_backward, attention_backward_workspace
 from cuevo.ops.forward import attention
 from cuevo.ops.product import gemm
 
-__all__ = ["attention", "attention_backward", "attention_backward_workspace", "gemm"]
+__all__ = ["GRADS", "attention", "attention_backward", "attention_backward_workspace", "gemm"]

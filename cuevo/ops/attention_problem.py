@@ -1,4 +1,4 @@
-"""What a call of `cuevo.attention` must look like, and the problem that it states.
+"""Checks of a call of `cuevo.attention`, and the problem that it states.
 
 Every error names the argument, what was expected and what came.
 """
@@ -82,8 +82,8 @@ def state_problem(
 
 
 def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView) -> None:
-    """That these are what a backward pass for queries `q` takes beside the operands of the forward
-    pass; ValueError or TypeError where they are not.
+    """Check what a backward pass for queries `q` takes beside the operands of the forward pass;
+    ValueError or TypeError where it does not fit.
     """
     batch, rows, queries, heads, head_dim = q.shape
     extents = {"B": batch, "N": rows, "Lq": queries, "H": heads, "D": head_dim}
@@ -98,8 +98,8 @@ def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView
 
 
 def check_lse(lse: ArrayView, q: ArrayView) -> None:
-    """That this is an array for the log-sum-exps of queries `q`; ValueError or TypeError where it
-    is not.
+    """Check an array for the log-sum-exps of queries `q`; ValueError or TypeError where it does
+    not fit.
     """
     batch, rows, queries, heads, _ = q.shape
     _check_shape("lse", lse, {"B": batch, "N": rows, "H": heads, "Lq": queries})

@@ -1,30 +1,20 @@
-"""Gradients of Evoformer attention: checks a call, finds or makes its plan, and carries the arrays
-to it; see `cuevo.ops.backward_plan`.
-"""
+"""Gradients of Evoformer attention: the calls; `cuevo.ops.backward_plan` makes their plan."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from cuevo.arrays import ArrayView, identify, view
-from cuevo.arrays.host_arrays import without_gaps
-from cuevo.cuda.stream import LEGACY_DEFAULT, resolve_stream
-from cuevo.executors.driver import DriverExecutor
-from cuevo.ops.backward_plan import (
-    GRADS,
-    VARIANTS,
-    Plan,
-    Settings,
-    Wanted,
-    make_plan,
-    workspace_address,
-)
-from cuevo.ops.plans import Plans
-from cuevo.ops.results import fetched, given_or_made, targets_of
+from cuevo.ops.backward_plan import GRADS, OPERANDS, RESULTS, VARIANTS, Settings, make_plan
+from cuevo.ops.operation import Operation
 
-__all__ = ["GRADS", "VARIANTS", "attention_backward", "attention_backward_workspace"]
+__all__ = [
+    "GRADS",
+    "OPERATION",
+    "VARIANTS",
+    "attention_backward",
+    "attention_backward_workspace",
+]
 
-_INPUTS = ("dout", "q", "k", "v", "out", "lse", "mask_bias", "pair_bias")
+OPERATION = Operation(OPERANDS, RESULTS, make_plan, required=6, label="results: ")
 
 
 def attention_backward(
@@ -40,7 +30,6 @@ def attention_backward(
     scale: float | None = None,
     grads: Iterable[str] = GRADS,
     bias_grad_dtype: Any = None,
-    deterministic: bool = True,
     workspace: Any = None,
     results: Sequence[Any] | None = None,
     device: object = None,
@@ -55,7 +44,6 @@ def attention_backward(
     grads : which gradients are wanted, names of `GRADS`; nothing else is computed, and None stands
         in the place of the others, as of a bias that is absent or bool.
     bias_grad_dtype : type of the gradients of the biases, "float32"; None: that of the bias.
-    deterministic : results are the same bits from run to run either way.
     workspace : memory for what lies between the kernels, an array of at least
         `attention_backward_workspace` bytes that starts at a multiple of 256; by default taken from
         the stream's memory pool, and given back.
@@ -69,7 +57,7 @@ def attention_backward(
     have the shapes of these, summed in float32 and rounded once. Host arrays give NumPy arrays;
     arrays on a device give `DeviceArray`s, queued on the stream and not waited for. A row whose
     every score is -inf has zero gradients; so has one whose lse is below -2^22, where float32 has
-    lost what the keys differ by.
+    lost what the keys differ by. Results are the same bits from run to run.
 
     Raises ValueError or TypeError, naming the argument, before anything is launched;
     DeviceUnavailable, AssemblerError, DriverError and SimulatorError from what follows.
@@ -83,27 +71,9 @@ def attention_backward(
     >>> dq.shape
     (1, 2, 16, 1, 8)
     """
-    given = (dout, q, k, v, out, lse, mask_bias, pair_bias)
-    handle = resolve_stream(stream, (*given, workspace))
-    found = _identified(given, handle)
-    grads = _names(grads)
-    plan = _plan(found, scale, grads, bias_grad_dtype, deterministic, device, config)
-    queue = handle if stream is None else stream
-    place = plan.place
-    in_place = isinstance(place, DriverExecutor) and not plan.on_copies
-    home = place.name if in_place else "cpu"
-    targets = targets_of(results, GRADS, plan.results, home, handle)
-    if plan.on_copies:
-        made = _run_on_copies(
-            plan, found, targets, scale, grads, bias_grad_dtype, workspace, config
-        )
-    elif isinstance(place, DriverExecutor):
-        addresses = dict(zip(_INPUTS, (address for address, _, _ in found), strict=True))
-        room = workspace_address(workspace, plan, handle)
-        made = plan.run(place, addresses, targets, room, handle, queue)
-    else:
-        made = plan.run_on_cpu(_views(found), targets, workspace)
-    return made if results is None else tuple(map(given_or_made, results, made))
+    arrays = (dout, q, k, v, out, lse, mask_bias, pair_bias, *_targets(results))
+    options = (scale, _names(grads), bias_grad_dtype)
+    return tuple(OPERATION.call(arrays, options, device, stream, config, workspace))
 
 
 def attention_backward_workspace(
@@ -119,41 +89,29 @@ def attention_backward_workspace(
     scale: float | None = None,
     grads: Iterable[str] = GRADS,
     bias_grad_dtype: Any = None,
-    deterministic: bool = True,
+    results: Sequence[Any] | None = None,
     device: object = None,
     config: Mapping[str, Settings] | None = None,
 ) -> int:
     """Bytes of device memory that `attention_backward` needs for these arguments beside its
     results: O(size of q + B H Lq Lk), Lq and Lk counted in whole tiles: 32 to 128.
+
+    The call itself finds the plan that this one has made where it has the same `results`.
     """
-    found = _identified((dout, q, k, v, out, lse, mask_bias, pair_bias), LEGACY_DEFAULT)
-    grads = _names(grads)
-    plan = _plan(found, scale, grads, bias_grad_dtype, deterministic, device, config)
-    views = _views(found)
-    if plan.on_copies and all(x.size for x in views.values()):
-        place = plan.place
-        copies = {name: replace(without_gaps(x), device=place.name) for name, x in views.items()}
-        plan = make_plan(copies, scale, Wanted.of(grads, bias_grad_dtype), place, config)
-    return plan.workspace_bytes
+    arrays = (dout, q, k, v, out, lse, mask_bias, pair_bias, *_targets(results))
+    options = (scale, _names(grads), bias_grad_dtype)
+    return OPERATION.plan_on_device(arrays, options, device, config).workspace_bytes
 
 
-_Found = Sequence[tuple[int, object, Any]]
-"""Of each of `_INPUTS` what `identify` says; (0, None, None) where there is none."""
-
-
-def _identified(given: Sequence[Any], handle: int) -> _Found:
-    return [
-        (0, None, None) if x is None and name.endswith("bias") else identify(x, name, handle)
-        for name, x in zip(_INPUTS, given, strict=True)
-    ]
-
-
-def _views(found: _Found) -> dict[str, ArrayView]:
-    return {
-        name: view(x, name=name)
-        for name, (_, _, x) in zip(_INPUTS, found, strict=True)
-        if x is not None
-    }
+def _targets(results: Sequence[Any] | None) -> Sequence[Any]:
+    """The caller's array for each gradient, or None."""
+    if results is None:
+        return (None,) * len(GRADS)
+    if len(results) != len(GRADS):
+        raise ValueError(
+            f"results: expected an array or None for each of {', '.join(GRADS)}; got {len(results)}"
+        )
+    return results
 
 
 def _names(grads: Iterable[str]) -> tuple[str, ...]:
@@ -168,70 +126,3 @@ def _names(grads: Iterable[str]) -> tuple[str, ...]:
         if isinstance(grads, str) or name not in GRADS:
             raise ValueError(f"grads: expected names of {', '.join(GRADS)}; got {name!r}")
     return names
-
-
-# -- Plans -----------------------------------------------------------------------------------------
-
-_plans: Plans["Plan"] = Plans()
-
-
-def _plan(
-    found: _Found,
-    scale: float | None,
-    grads: tuple[str, ...],
-    bias_grad_dtype: Any,
-    deterministic: bool,
-    device: object,
-    config: Mapping[str, Settings] | None,
-) -> "Plan":
-    if type(deterministic) is not bool:
-        raise TypeError(f"deterministic: expected a bool; got {type(deterministic).__name__}")
-    # Of the addresses, a plan depends on the alignment.
-    key = (
-        tuple((address & 15, kind) for address, kind, _ in found), scale, grads, bias_grad_dtype,
-        device, _hashable(config),
-    )  # fmt: skip
-    try:
-        plan = _plans.get(key)
-    except TypeError:  # an argument that has no hash: the checks say what is wrong with it
-        plan = None
-    if plan is None:
-        wanted = Wanted.of(grads, bias_grad_dtype)
-        plan = make_plan(_views(found), scale, wanted, device, config)
-        _plans.keep(key, plan)
-    return plan
-
-
-def _hashable(config: Mapping[str, Settings] | None) -> object:
-    if not isinstance(config, Mapping):
-        return config
-    return tuple(
-        (side, tuple(each.items()) if isinstance(each, Mapping) else each)
-        for side, each in config.items()
-    )
-
-
-def _run_on_copies(
-    plan: Plan,
-    found: _Found,
-    targets: Mapping[str, ArrayView],
-    scale: float | None,
-    grads: tuple[str, ...],
-    bias_grad_dtype: Any,
-    workspace: Any,
-    config: Mapping[str, Settings] | None,
-) -> tuple[Any, ...]:
-    place = plan.place
-    assert isinstance(place, DriverExecutor)
-    queue = place.stream
-    handle = resolve_stream(queue)
-    host = _views(found)
-    moved = [place.copy_to_device(host[name], queue) if name in host else None for name in _INPUTS]
-    copies = _identified(moved, handle)
-    there = _plan(copies, scale, grads, bias_grad_dtype, True, place, config)
-    addresses = dict(zip(_INPUTS, (address for address, _, _ in copies), strict=True))
-    results = there.run(
-        place, addresses, {}, workspace_address(workspace, there, handle), handle, queue
-    )
-    pairs = zip(GRADS, results, strict=True)
-    return tuple(None if x is None else fetched(x, targets.get(name), handle) for name, x in pairs)

@@ -1,48 +1,79 @@
-"""Which kernel of an operation runs: its variants are kernels for one architecture and later each.
+"""Dispatch: which kernel of an operation runs, and in which configuration.
 
-The highest variant that the device and the problem satisfy wins, unless it defers to a lower one
-that is better at the problem. A configuration of a variant's own Config class names that variant,
-and so does the environment variable ``CUEVO_VARIANT``, such as ``CUEVO_VARIANT=sm_75``; the
-configuration counts for more. A mapping of fields is for variants that have all of them. A call
-that was made before keeps its plan, and with it the variant that was right then.
+The variants of an operation are kernels for one architecture and later each. The highest that can
+serve the problem on the device wins, without a question to the lower ones, unless it estimates that
+a lower one is faster. A configuration of a variant's own Config class names that variant, and so
+does the environment variable ``CUEVO_VARIANT``, such as ``CUEVO_VARIANT=sm_75``; the configuration
+counts for more. A mapping of fields is for variants that have all of them. A call that was made
+before keeps its plan, and with it the variant that was right then.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
-from cuevo.ops.plans import C, HostHalf, P
+from cuevo.executors import Executor, LoadedKernel, architecture_of
+from cuevo.ops.plan import KernelConfig
+from cuevo.toolchain.template import render
 
-__all__ = ["ENVIRONMENT", "KernelVariant", "dispatch"]
+__all__ = ["ENVIRONMENT", "KernelVariant", "choose", "configure", "dispatch", "load"]
 
 ENVIRONMENT = "CUEVO_VARIANT"
 
+P = TypeVar("P", contravariant=True)
+C = TypeVar("C", bound=KernelConfig)
 
-class KernelVariant(HostHalf[P, C], Protocol[P, C]):
-    """The host half of a kernel that is one variant of an operation."""
+
+class KernelVariant(Protocol[P, C]):
+    """A module of `cuevo.kernels`: the host half of a kernel for problems P, with configurations
+    C, that is one variant of an operation.
+
+    One with a function ``prefers_lower_variant(problem, arch)`` is passed over where that is true
+    and a lower one serves.
+    """
 
     @property
+    def NAME(self) -> str: ...  # noqa: N802
+    @property
     def MINIMUM_ARCH(self) -> int: ...  # noqa: N802
+    @property
+    def Config(self) -> type[C]: ...  # noqa: N802
 
     def candidates(self, problem: P) -> Iterator[tuple[C, float]]: ...
+    def choose(self, problem: P, arch: Architecture) -> C: ...
+    def adapt(self, config: C, problem: P) -> C: ...
+    def violations(
+        self, config: C, arch: Architecture, problem: P | None = None
+    ) -> tuple[str, ...]: ...
+    def spill_fallbacks(self, config: C) -> Iterator[C]: ...
+    def values(self, config: C) -> dict[str, object]: ...
 
 
-R = TypeVar("R", bound=KernelVariant[Any, Any])
+V = TypeVar("V", bound=KernelVariant[Any, Any])
+
+
+def choose(
+    variants: Sequence[V], problem: Any, place: Executor, config: object = None
+) -> tuple[V, Any]:
+    """The variant for `problem` on `place`, and its configuration; see `dispatch` and `configure`
+    for the errors.
+    """
+    variant = dispatch(variants, problem, architecture_of(place), config)
+    return variant, configure(variant, problem, place, config)
 
 
 def dispatch(
-    variants: Sequence[R], problem: object, arch: Architecture, config: object = None
-) -> R:
+    variants: Sequence[V], problem: object, arch: Architecture, config: object = None
+) -> V:
     """The variant for `problem` on `arch`.
 
-    variants : of one operation, the highest first. One with a function ``defers(problem, arch)`` is
-        passed over where that is true and a lower one serves.
+    variants : of one operation, the highest first.
     config : what the caller configures with, if anything: an instance of a Config, or a mapping.
 
-    Raises ValueError where no variant serves the problem, with every variant's objections, and for
-    an environment variable that names no variant.
+    Raises ValueError where no variant serves the problem, with the violations of every variant, and
+    for an environment variable that names no variant.
 
     >>> from cuevo.architectures import architecture
     >>> from cuevo.ops.forward import VARIANTS
@@ -54,26 +85,28 @@ def dispatch(
     named = [each for each in variants if isinstance(config, each.Config)]
     if named:
         # Variants may share a Config class: then it is the one that can run this.
-        return next(
-            (each for each in named if not _problem_violations(each, config, problem, arch)),
-            named[0],
-        )
+        able = (x for x in named if not x.violations(x.adapt(config, problem), arch, problem))
+        return next(able, named[0])
     forced = os.environ.get(ENVIRONMENT)
     if forced:
         return _forced(variants, forced)
     if isinstance(config, Mapping):
         variants = [each for each in variants if config.keys() <= _names(each.Config)] or variants
-    objections = {each: _objections(each, problem, arch) for each in variants}
-    serving = [each for each, reasons in objections.items() if not reasons]
-    for each in serving:
-        defers = getattr(each, "defers", None)
-        if defers is None or each is serving[-1] or not defers(problem, arch):
+    passed_over = None
+    for each in variants:
+        if not _serves(each, problem, arch):
+            continue
+        prefers_lower = getattr(each, "prefers_lower_variant", None)
+        if prefers_lower is None or not prefers_lower(problem, arch):
             return each
-    lines = [f"  {each.NAME}: {'; '.join(reasons)}" for each, reasons in objections.items()]
+        passed_over = each
+    if passed_over is not None:
+        return passed_over
+    lines = [f"  {each.NAME}: {'; '.join(_violations(each, problem, arch))}" for each in variants]
     raise ValueError("\n".join([f"no kernel serves {problem} on {arch.name}:", *lines]))
 
 
-def _forced(variants: Sequence[R], name: str) -> R:
+def _forced(variants: Sequence[V], name: str) -> V:
     found = {f"sm_{each.MINIMUM_ARCH}": each for each in variants}
     if name not in found:
         raise ValueError(
@@ -87,18 +120,62 @@ def _names(config: Any) -> set[str]:
     return {field.name for field in fields(config)}
 
 
-def _problem_violations(
-    each: KernelVariant[Any, Any], config: object, problem: object, arch: Architecture
-) -> tuple[str, ...]:
-    return each.violations(each.adapt(config, problem), arch, problem)
+def _serves(each: KernelVariant[Any, Any], problem: object, arch: Architecture) -> bool:
+    """Whether a candidate of a variant can serve the problem."""
+    if arch.number < each.MINIMUM_ARCH:
+        return False
+    return any(not each.violations(config, arch, problem) for config, _ in each.candidates(problem))
 
 
-def _objections(each: KernelVariant[Any, Any], problem: object, arch: Architecture) -> list[str]:
-    """Why no candidate of a variant serves the problem, each reason once; empty if one does."""
+def _violations(each: KernelVariant[Any, Any], problem: object, arch: Architecture) -> list[str]:
+    """Why no candidate of a variant serves the problem, each reason once."""
     reasons: dict[str, None] = {}
     for config, _ in each.candidates(problem):
-        found = each.violations(config, arch, problem)
-        if not found:
-            return []
-        reasons |= dict.fromkeys(found)
+        reasons |= dict.fromkeys(each.violations(config, arch, problem))
     return list(reasons)
+
+
+def configure(
+    variant: KernelVariant[P, C],
+    problem: P,
+    place: Executor,
+    config: C | Mapping[str, object] | None,
+) -> C:
+    """The configuration for `problem` on `place`: the one chosen, that one with some fields
+    changed, or the caller's.
+
+    Raises TypeError for what is none, ValueError for one that cannot run.
+    """
+    arch = architecture_of(place)
+    if config is None:
+        return variant.choose(problem, arch)
+    if isinstance(config, Mapping):
+        changes: dict[str, Any] = dict(config)
+        chosen: Any = variant.choose(problem, arch)
+        try:
+            config = replace(chosen, **changes)
+        except TypeError as error:
+            raise TypeError(f"config: {error}") from None
+    if not isinstance(config, variant.Config):
+        raise TypeError(
+            f"config: expected {variant.NAME}.Config or a mapping of its fields; got "
+            f"{type(config).__name__}"
+        )
+    wanted = variant.adapt(config, problem)
+    found = variant.violations(wanted, arch, problem)
+    if found:
+        raise ValueError(f"config: {wanted} cannot run: {'; '.join(found)}")
+    return wanted
+
+
+def load(
+    variant: KernelVariant[P, C], chosen: C, place: Executor, *, fixed: bool
+) -> tuple[LoadedKernel, C]:
+    """The loaded kernel and its configuration; unless the caller has fixed that, with more
+    registers for a thread where it would spill: assemblers differ in how far registers go.
+    """
+    for config in variant.spill_fallbacks(chosen):
+        loaded = place.load(render(variant.NAME, variant.values(config)))
+        if fixed or not loaded.spills:
+            break
+    return loaded, config

@@ -1,4 +1,4 @@
-"""What a call of `cuevo.gemm` must look like, and the problem that it states.
+"""Checks of a call of `cuevo.gemm`, and the problem that it states.
 
 Every error names the argument, what was expected and what came.
 """
@@ -56,7 +56,7 @@ class Operands:
     out: ArrayView
     """[B, rows, N], rows contiguous: the caller's, or one like the new array, at address 0."""
     shape: tuple[int, ...]
-    """Of the result: [rows, N] where neither a nor b has a batch axis."""
+    """Shape of the result: [rows, N] where neither a nor b has a batch axis."""
 
     @property
     def inputs(self) -> tuple[ArrayView | None, ...]:
@@ -64,7 +64,7 @@ class Operands:
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Of the inputs; 0 where there is none."""
+        """Addresses of the inputs; 0 where there is none."""
         return tuple([0 if x is None else x.pointer for x in self.inputs])
 
     def mapped(self, function: Callable[[ArrayView], ArrayView], out: ArrayView) -> "Operands":
@@ -350,7 +350,7 @@ def _alignment(name: str, x: ArrayView) -> int:
 
 
 def _check_apart(out: ArrayView) -> None:
-    """That no row of the result begins within another one."""
+    """Check that no row of the result begins within another one."""
     if 0 in out.shape:
         return
     row = out.shape[2] * out.dtype.itemsize

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -120,6 +121,26 @@ class Struct:
         text += _padding(self.size - end)
         assert struct.calcsize(text) == self.size
         return text
+
+    @cached_property
+    def address_fields(self) -> tuple[str, ...]:
+        """Leading fields that follow from the addresses of a call's arrays: pointers, and arrays of
+        bytes, which hold tensor maps.
+        """
+        leading = takewhile(lambda field: _holds_address(field.ctype), self.fields)
+        return tuple(field.name for field in leading)
+
+    @cached_property
+    def addresses(self) -> struct.Struct:
+        """Packer of the `address_fields`: a pointer is an integer, a tensor map is bytes. A packed
+        struct goes on with what follows its first ``s.addresses.size`` bytes.
+        """
+        text, end = "<", 0
+        for field in self.fields[: len(self.address_fields)]:
+            code = "Q" if field.ctype is ctypes.c_void_p else f"{field.size}s"
+            text += _padding(field.offset - end) + code
+            end = field.offset + field.size
+        return struct.Struct(text)
 
     def pack(self, values: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
         """The struct's bytes with each field from `values`, that of an array a sequence; ValueError
@@ -316,6 +337,12 @@ def _without_comments_and_directives(text: str) -> str:
     return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, text, flags=re.M)
 
 
+def _holds_address(ctype: Any) -> bool:
+    if issubclass(ctype, ctypes.Array):
+        return ctype._type_ is ctypes.c_uint8
+    return ctype is ctypes.c_void_p
+
+
 def _padding(count: int) -> str:
     return f"{count}x" if count else ""
 
@@ -326,5 +353,8 @@ def _error(node: Any, message: str) -> CuevoError:
 
 # A field of one of these names would be hidden by the attribute of `Struct`.
 _RESERVED = frozenset(
-    ("name", "size", "alignment", "fields", "ctype", "offset", "pack", "pack_format")
+    (
+        *("name", "size", "alignment", "fields", "ctype", "offset"),
+        *("pack", "pack_format", "address_fields", "addresses"),
+    )
 )

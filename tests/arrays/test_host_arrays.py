@@ -46,3 +46,12 @@ def test_an_array_with_large_gaps_is_packed(x: np.ndarray) -> None:
     assert all(step % 16 == 0 for step in packed.strides[:-1])
     assert packed.strides[-1] in (0, x.itemsize)
     assert packed.readonly == seen.readonly
+
+
+def test_contiguous_columns_stay_contiguous() -> None:
+    x = np.arange(9000, dtype=np.float16).reshape(10, 30, 30)[:, ::10, :9].swapaxes(1, 2)
+    packed = without_gaps(view(x))
+    np.testing.assert_array_equal(as_numpy(packed), x)
+    assert packed.strides == (96, 2, 32)
+    single = np.zeros((1, 9000), np.float16)[:, ::100]
+    assert without_gaps(view(single)).strides[-1] == 2

@@ -78,18 +78,16 @@ H200 = DeviceInfo(0, "NVIDIA H200", "sm_90", 132, 232448, 60 * 2**20, 139 * 2**3
 
 
 def test_without_a_device_the_cpu_executor_is_what_there_is(monkeypatch):
-    monkeypatch.setattr("cuevo.executors.driver.devices", lambda: ())
-    monkeypatch.setattr(
-        "cuevo.executors.driver.why_none", lambda: "looked for a GPU, found no driver"
-    )
+    monkeypatch.setattr("cuevo.cuda.devices", lambda: ())
+    monkeypatch.setattr("cuevo.cuda.why_none", lambda: "looked for a GPU, found no driver")
     (check,) = doctor.check_devices()
     assert (check.state, check.found) == ("note", "none")
     assert check.advice == "looked for a GPU, found no driver. Kernels run on the CPU executor."
 
 
 def test_a_device_is_described(monkeypatch):
-    monkeypatch.setattr("cuevo.executors.driver.devices", lambda: (H200,))
-    monkeypatch.setattr("cuevo.executors.driver.require_device", lambda ordinal: H200)
+    monkeypatch.setattr("cuevo.cuda.devices", lambda: (H200,))
+    monkeypatch.setattr("cuevo.cuda.require_device", lambda ordinal: H200)
     (check,) = doctor.check_devices()
     assert (check.subject, check.state) == ("GPU 0", "ok")
     assert check.found == "NVIDIA H200, sm_90, 132 SMs, 139 GiB, driver of CUDA 13.0"
@@ -99,8 +97,8 @@ def test_a_device_that_is_too_old_is_a_note(monkeypatch):
     def refuse(ordinal):
         raise DeviceUnavailable(f"cuda:{ordinal} is too old")
 
-    monkeypatch.setattr("cuevo.executors.driver.devices", lambda: (H200,))
-    monkeypatch.setattr("cuevo.executors.driver.require_device", refuse)
+    monkeypatch.setattr("cuevo.cuda.devices", lambda: (H200,))
+    monkeypatch.setattr("cuevo.cuda.require_device", refuse)
     (check,) = doctor.check_devices()
     assert (check.state, check.advice) == ("note", "cuda:0 is too old")
 

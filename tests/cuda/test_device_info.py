@@ -166,8 +166,8 @@ def test_importing_the_package_needs_no_driver() -> None:
     """Everything but an executor's making works where libcuda is missing."""
     code = (
         "import sys\n"
-        "import cuevo.executors.driver, cuevo.arrays\n"
-        "assert isinstance(cuevo.executors.driver.devices(), tuple)\n"
+        "import cuevo.executors.driver, cuevo.arrays, cuevo.cuda\n"
+        "assert isinstance(cuevo.cuda.devices(), tuple)\n"
         "assert 'torch' not in sys.modules and 'cupy' not in sys.modules\n"
     )
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,4 +1,4 @@
-"""Work on a stream and on its branch: what comes before the fork, and after the join.
+"""Work on a stream and on its side stream: what comes before the fork, and after the join.
 
 Copies of hundreds of megabytes on either: where one did not wait for the other, it would find, or
 leave, other bytes.
@@ -44,12 +44,12 @@ class Arrays:
             )
 
     def work(self) -> None:
-        """The branch copies 1, and writes 2, which the stream copies when it has joined."""
+        """The side stream copies 1, and writes 2, which the stream copies when it has joined."""
         self.fill(self.main, 0.0)
         self.fill(self.main, 1.0)
         with (
             self.executor.context.current(),
-            self.executor.branch(self.main).forked() as beside,
+            self.executor.side_stream(self.main).forked() as beside,
         ):
             assert beside != self.main
             self.copy(beside, self.beside)
@@ -63,7 +63,7 @@ class Arrays:
 
 
 @pytest.mark.parametrize("stream", ["own", "legacy default"])
-def test_a_branch_forks_and_joins(executor: DriverExecutor, stream: str) -> None:
+def test_a_side_stream_forks_and_joins(executor: DriverExecutor, stream: str) -> None:
     queue = executor.new_stream() if stream == "own" else None
     arrays = Arrays(executor, queue)
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_a_branch_forks_and_joins(executor: DriverExecutor, stream: str) -> None
         arrays.check()
 
 
-def test_a_branch_is_captured_with_its_stream(executor: DriverExecutor) -> None:
+def test_a_side_stream_is_captured_with_its_stream(executor: DriverExecutor) -> None:
     queue = executor.new_stream()
     arrays = Arrays(executor, queue)
     graph = executor.capture(lambda _: arrays.work(), queue)
@@ -82,13 +82,13 @@ def test_a_branch_is_captured_with_its_stream(executor: DriverExecutor) -> None:
 
 
 def test_the_stream_waits_for_work_that_failed(executor: DriverExecutor) -> None:
-    """What the branch was given before an error is waited for all the same."""
+    """Work that the side stream was given before an error is waited for all the same."""
     arrays = Arrays(executor, executor.new_stream())
     arrays.fill(arrays.main, 1.0)
     with (
         pytest.raises(ZeroDivisionError),
         executor.context.current(),
-        executor.branch(arrays.main).forked() as beside,
+        executor.side_stream(arrays.main).forked() as beside,
     ):
         arrays.copy(beside, arrays.beside)
         arrays.fill(beside, 2.0)
@@ -98,12 +98,12 @@ def test_the_stream_waits_for_work_that_failed(executor: DriverExecutor) -> None
     arrays.check()
 
 
-def test_a_thread_has_branches_of_its_own(executor: DriverExecutor) -> None:
+def test_a_thread_has_side_streams_of_its_own(executor: DriverExecutor) -> None:
     main = resolve_stream(executor.stream)
-    mine = executor.branch(main)
-    assert executor.branch(main) is mine
+    mine = executor.side_stream(main)
+    assert executor.side_stream(main) is mine
     others: list[SideStream] = []
-    thread = threading.Thread(target=lambda: others.append(executor.branch(main)))
+    thread = threading.Thread(target=lambda: others.append(executor.side_stream(main)))
     thread.start()
     thread.join()
     assert len(others) == 1 and others[0].handle != mine.handle

@@ -8,10 +8,10 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from cuevo.arrays import copy_to_host, view
+from cuevo.cuda import devices
 from cuevo.cuda.context import check
 from cuevo.errors import DeviceUnavailable, DriverError
 from cuevo.executors import driver as module
-from cuevo.executors.driver import devices
 
 unit = pytest.mark.unit
 gpu = pytest.mark.gpu

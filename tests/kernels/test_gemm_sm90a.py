@@ -150,8 +150,8 @@ def launch(case: GemmCase, place: SimExecutor | DriverExecutor) -> tuple[Arrays,
         alpha=alpha, beta=options["beta"],
     )  # fmt: skip
     context = place.context if isinstance(place, DriverExecutor) else None
-    front = gemm_sm90a.addresses(config, problem, x.a, x.b, context=context)
-    packed = front.pack(*x.addresses, x.out.pointer, 0, 0) + LAUNCHED.pack(values)[front.size :]
+    front = gemm_sm90a.addresses(config, x.a, x.b, context=context)
+    packed = front.pack(*x.addresses, x.out.pointer) + LAUNCHED.pack(values)[front.size :]
     place.load(render(gemm_sm90a.NAME, gemm_sm90a.values(config))).launch(
         config.grid(problem),
         (config.threads, 1, 1),
@@ -409,11 +409,11 @@ def test_maps_of_the_same_addresses_are_made_once(monkeypatch: pytest.MonkeyPatc
         lambda self: made.append(self.pointer) or encode(self),  # type: ignore[func-returns-value]
     )
     x = _array((1, 128, 128), (0, 256, 2))
-    front = gemm_sm90a.addresses(BASE, PROBLEM, x, x, context=None)
-    first = front.pack(4096, 8192, 1, 2, 3, 4, 0, 0)
-    assert front.pack(4096, 8192, 1, 2, 3, 4, 0, 0) == first and len(first) == front.size
+    front = gemm_sm90a.addresses(BASE, x, x, context=None)
+    first = front.pack(4096, 8192, 1, 2, 3, 4)
+    assert front.pack(4096, 8192, 1, 2, 3, 4) == first and len(first) == front.size
     assert made == [4096, 8192]
     assert TensorMap.decode(first[128:256]).pointer == 8192
-    front.pack(4096, 4096, 1, 2, 3, 4, 0, 0)
+    front.pack(4096, 4096, 1, 2, 3, 4)
     assert made == [4096, 8192, 4096, 4096]
     assert front.size == LAUNCHED.c_stride_batch

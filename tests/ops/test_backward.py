@@ -219,16 +219,6 @@ def test_readonly_inputs_are_taken() -> None:
     cases.check(SMALL, backward_of(call), inputs)
 
 
-@kernel
-def test_deterministic_or_not_gives_the_same_bits() -> None:
-    _, call = arguments(SMALL)
-    expected = backward_of(call)
-    assert_same_gradients(SMALL, backward_of(call, deterministic=False), expected)
-    for value in (1, 0, None, "yes", np.True_):
-        with pytest.raises(TypeError, match=r"^deterministic: expected a bool; got "):
-            backward_of(call, deterministic=value)
-
-
 # -- Plans: what is kept from call to call ---------------------------------------------------------
 
 

@@ -136,7 +136,6 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         )
         for dtype in ("float16", np.float64, "fp32", 32, [])
     },
-    "deterministic": (dict(deterministic=1), TypeError, "^deterministic: expected a bool; got int"),
     "stream": (dict(stream="fast"), TypeError, "^stream: expected None, an integer handle"),
     "device": (dict(device="gpu"), ValueError, "^device: expected 'sim', "),
     "config": (

@@ -1,6 +1,5 @@
 """cuevo.ops.dispatch: which kernel a call of cuevo.attention runs."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels.forward import Problem
+from cuevo.ops import forward
 from cuevo.ops.dispatch import ENVIRONMENT, dispatch
 from cuevo.ops.forward import VARIANTS
 
@@ -120,6 +120,65 @@ def test_variants_that_share_a_config_are_told_apart_by_what_it_says() -> None:
         assert dispatch(variants, HALF, architecture("sm_90"), config) is expected
 
 
+class Variant:
+    """A variant of one candidate that remembers what it was asked."""
+
+    Config = sm80.Config
+
+    def __init__(self, number: int, *, serves: bool = True, prefers_lower: bool | None = None):
+        self.NAME, self.MINIMUM_ARCH = f"kernel_sm{number}", number
+        self.serves = serves
+        self.asked: list[str] = []
+        if prefers_lower is not None:
+            self.prefers_lower_variant = lambda problem, arch: prefers_lower
+
+    def candidates(self, problem: Any) -> Any:
+        self.asked.append("candidates")
+        yield "it", 1.0
+
+    def violations(self, config: Any, arch: Any, problem: Any = None) -> tuple[str, ...]:
+        return () if self.serves else (f"not on {self.NAME}", "not at all")
+
+
+def names_of_asked(variants: Any) -> list[str]:
+    return [each.NAME[-4:] for each in variants if each.asked]
+
+
+@unit
+def test_lower_variants_are_not_asked_where_a_higher_one_serves() -> None:
+    variants: Any = [Variant(80), Variant(75), Variant(70)]
+    assert dispatch(variants, HALF, architecture("sm_90")) is variants[0]
+    assert names_of_asked(variants) == ["sm80"]
+    # One for a later architecture is not asked either.
+    variants = [Variant(80), Variant(75, serves=False), Variant(70), Variant(70)]
+    assert dispatch(variants, HALF, architecture("sm_75")) is variants[2]
+    assert names_of_asked(variants) == ["sm75", "sm70"]
+    assert not variants[3].asked
+
+
+@unit
+@pytest.mark.parametrize(("lower_serves", "expected"), [(True, 2), (False, 0)])
+def test_a_variant_that_prefers_a_lower_one(lower_serves: bool, expected: int) -> None:
+    variants: Any = [
+        Variant(80, prefers_lower=True),
+        Variant(75, serves=False),
+        Variant(70, serves=lower_serves, prefers_lower=False),
+    ]
+    assert dispatch(variants, HALF, architecture("sm_90")) is variants[expected]
+
+
+@unit
+def test_violations_of_all_variants_where_none_serves() -> None:
+    variants: Any = [Variant(90), Variant(80, serves=False)]
+    variants[0].serves = False
+    with pytest.raises(ValueError, match="no kernel serves") as caught:
+        dispatch(variants, HALF, architecture("sm_80"))
+    assert str(caught.value).split("\n")[1:] == [
+        "  kernel_sm90: not on kernel_sm90; not at all",
+        "  kernel_sm80: not on kernel_sm80; not at all",
+    ]
+
+
 # -- Calls -----------------------------------------------------------------------------------------
 
 
@@ -150,7 +209,7 @@ def test_a_call_with_a_configuration_or_the_environment(
 def test_dispatch_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Recorder("sm_75")
     call(place)
-    monkeypatch.setattr(sys.modules["cuevo.ops.forward"], "dispatch", None)
+    monkeypatch.setattr(forward, "choose", None)
     monkeypatch.setenv(ENVIRONMENT, "sm_70")
     call(place)
     assert place.names == [sm75.NAME]

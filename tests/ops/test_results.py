@@ -2,6 +2,7 @@
 cuevo.attention_backward.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import cuevo
+from cuevo.arrays import array_from_pointer, view
 from cuevo.ops.backward import GRADS
-from cuevo.ops.results import targets_of
+from cuevo.ops.results import check_result
 
 PLACES = [
     pytest.param("sim", marks=pytest.mark.kernel),
@@ -104,31 +106,36 @@ def test_gradients_of_an_empty_problem(place: str) -> None:
     assert found[1].shape == k.shape
 
 
-KINDS = {"q": ((4, 8), np.dtype(np.float16)), "pair_bias": ((4, 3), np.dtype(np.float32))}
-
-
-def read_only() -> np.ndarray:
-    x = np.zeros((4, 8), np.float16)
+def read_only(x: np.ndarray) -> np.ndarray:
     x.flags.writeable = False
     return x
+
+
+DQ = (1, 2, 16, 2, 8)
+DPAIR_BIAS = (1, 1, 2, 16, 24)
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("name", "x", "error", "message"),
     [
-        ("q", np.zeros((4, 7), np.float16), ValueError, r"dq: expected shape \(4, 8\); got \(4, 7"),
-        ("q", np.zeros((4, 8), np.float32), TypeError, "dq: expected float16; got float32"),
-        ("q", np.zeros((8, 4), np.float16).T, ValueError, "dq: has to be contiguous; its strides"),
-        ("q", read_only(), ValueError, "dq: has to be writable"),
+        ("q", np.zeros(DQ[1:], np.float16), ValueError, r"dq: expected shape \(1, 2, 16, 2, 8\); "),
+        ("q", np.zeros(DQ, np.float32), TypeError, "dq: expected float16; got float32"),
+        (
+            "q",
+            np.zeros(DQ[::-1], np.float16).T,
+            ValueError,
+            "dq: has to be contiguous; its strides",
+        ),
+        ("q", read_only(np.zeros(DQ, np.float16)), ValueError, "dq: has to be writable"),
         ("q", 1.0, TypeError, "dq: expected a NumPy, torch, CuPy or JAX array"),
         (
             "pair_bias",
-            np.zeros(13 + 4, np.float32)[1:13].reshape(4, 3),
+            np.zeros(math.prod(DPAIR_BIAS) + 8, np.float16)[1:-7].reshape(DPAIR_BIAS),
             ValueError,
             "dpair_bias: has to start at a multiple of 16 bytes",
         ),
-        ("v", np.zeros((4, 8), np.float16), ValueError, "dv: expected None, there is no such grad"),
+        ("v", np.zeros(DQ, np.float16), ValueError, "dv: expected None, there is no such gradient"),
     ],
 )
 def test_arrays_that_cannot_take_a_gradient(
@@ -136,14 +143,29 @@ def test_arrays_that_cannot_take_a_gradient(
 ) -> None:
     results = [x if name == each else None for each in GRADS]
     with pytest.raises(error, match=f"^results: {message}"):
-        targets_of(results, GRADS, KINDS, "cpu", 1)
+        backward(results, "sim", grads=("q", "k", "mask_bias", "pair_bias"))
 
 
 @pytest.mark.unit
 def test_a_device_and_a_number_of_results() -> None:
-    results = [np.zeros((4, 8), np.float16), None, None, None, None]
+    elsewhere = array_from_pointer(4096, DQ, np.float16)
+    with pytest.raises(ValueError, match="dq: expected an array on cpu; this is on cuda:0"):
+        backward([elsewhere, None, None, None, None], "sim")
+    on_host = view(np.zeros(DQ, np.float16))
     with pytest.raises(ValueError, match="dq: expected an array on cuda:0; this is on cpu"):
-        targets_of(results, GRADS, KINDS, "cuda:0", 1)
+        check_result("dq", on_host, on_host.shape, on_host.dtype, "cuda:0")
     with pytest.raises(ValueError, match="results: expected an array or None for each of q, k, v"):
-        targets_of(results[:3], GRADS, KINDS, "cpu", 1)
-    assert targets_of(None, GRADS, KINDS, "cpu", 1) == {}
+        backward([None] * 3, "sim")
+
+
+@pytest.mark.kernel
+def test_what_is_said_of_results_is_said_of_those_of_each_call() -> None:
+    expected = backward(None, "sim")
+    given = [np.zeros_like(x) for x in expected]
+    found = backward(given, "sim")
+    assert all(x is y for x, y in zip(found, given, strict=True))
+    with pytest.raises(ValueError, match=r"^results: dq: has to be writable"):
+        backward([read_only(given[0]), *given[1:]], "sim")
+    others = [np.ones_like(x) for x in expected]
+    for x, right in zip(backward(others, "sim"), expected, strict=True):
+        np.testing.assert_array_equal(x, right)

@@ -151,6 +151,37 @@ def test_the_pack_format_fills_the_struct(text: str) -> None:
         assert bytes(packed) == bytes(block)
 
 
+ADDRESSES = """
+struct maps {
+    const void *q; uint8_t _Alignas(64) q_map[128]; float *out; uint8_t flags[3];
+    int32_t count; void *late;
+};
+struct numbers { int32_t count; void *late; };
+"""
+
+
+def test_addresses_are_the_pointers_and_tensor_maps_in_front() -> None:
+    structs = parse_header(ADDRESSES).structs
+    params = structs["maps"]
+    assert params.address_fields == ("q", "q_map", "out", "flags")
+    assert params.addresses.format == "<Q56x128sQ3s"
+    tensor_map = bytes(range(128))
+    values = {"q": 1, "q_map": tensor_map, "out": 2, "flags": b"abc", "count": 3, "late": 4}
+    front = params.addresses.pack(1, tensor_map, 2, b"abc")
+    assert front == params.pack(values)[: params.addresses.size]
+    assert structs["numbers"].address_fields == ()
+    assert structs["numbers"].addresses.size == 0
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+def test_every_kernel_begins_with_the_addresses_of_its_arrays(kernel: str) -> None:
+    params = load_header().kernels[kernel]
+    count = len(params.address_fields)
+    assert count > 1
+    assert params.addresses.size == params.fields[count].offset
+    assert not any(field.ctype is ctypes.c_void_p for field in params.fields[count:])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

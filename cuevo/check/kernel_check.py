@@ -1,5 +1,5 @@
-"""A trial of one instance of a kernel: a small problem that it serves, with ragged ends, on the CPU
-executor under all of its checks, compared with float64.
+"""The check of one instance of a kernel: a small problem that it serves, with ragged ends, on the
+CPU executor under all of its checks, compared with float64.
 """
 
 import re
@@ -10,62 +10,61 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.check.problems import Array, Pairs, compute
+from cuevo.check.small_problems import Array, Pairs, run_small_problem
 from cuevo.errors import SimulatorError
 from cuevo.sim import LoadedKernel, Profile, SimExecutor
 from cuevo.sim.faults import KernelText
 from cuevo.toolchain.template import render
 
-__all__ = ["Finding", "Report", "try_out"]
+__all__ = ["Finding", "Report", "check_kernel"]
 
 LIMITS = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-2}
-"""Norm of the difference over the norm, by the type of a result."""
-
+"""Largest norm of the difference over the norm, by the type of a result."""
 
 _SCATTERED = 2
-"""As many times the fewest sectors deserve a warning."""
+"""Ratio of sectors touched to sectors needed from which on there is a warning."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a person should look at."""
+    """An error or a warning that a person should look at."""
 
     severity: str
     """ "error" or "warning"."""
     origin: str
-    """``ptx/<file>:<line>``; "" where it is no line's."""
+    """``ptx/<file>:<line>``; "" where no line is at fault."""
     message: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a trial."""
+    """Findings, errors and profile of a check."""
 
     kernel: str
     arch: str
     findings: tuple[Finding, ...]
     errors: Mapping[str, float]
-    """Of each result, the norm of the difference to float64 over the norm."""
+    """Norm of the difference to float64 over the norm, for each result."""
     profile: Profile | None
-    """Of the kernel's launch; None where it has not come to its end."""
+    """Profile of the kernel's last launch; None where it did not finish."""
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Whether there is no error."""
         return all(each.severity != "error" for each in self.findings)
 
 
-def try_out(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
-    """The trial of the instance `config` of a kernel's host `module` as `arch` runs it.
+def check_kernel(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
+    """Run the instance `config` of a kernel's host `module` as `arch` does, and compare.
 
     Raises ValueError where the instance cannot run.
     """
-    place = _Watch(arch, module.NAME)
+    place = _Profiler(arch, module.NAME)
     rendered = render(module.NAME, module.values(config))
     findings: list[Finding] = []
     pairs: Pairs = {}
     try:
-        pairs = compute(module, config, place, np.random.default_rng(seed))
+        pairs = run_small_problem(module, config, place, np.random.default_rng(seed))
     except SimulatorError as error:
         findings.append(_fault(str(error)))
     errors = {name: _distance(*pair) for name, pair in pairs.items()}
@@ -74,26 +73,26 @@ def try_out(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
         if not distance <= limit:
             message = f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
             findings.append(Finding("error", "", message))
-    if place.watched:
-        findings += _fusible(place.watched)
-    profile = place.watched.profile if place.watched and pairs else None
+    if place.kernel:
+        findings += _fusible(place.kernel)
+    profile = place.kernel.profile if place.kernel and pairs else None
     if profile:
         findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile)]
     return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
 
 
-class _Watch(SimExecutor):
-    """Counts what instructions do, and keeps the kernel `name`."""
+class _Profiler(SimExecutor):
+    """Profiles launches, and keeps the kernel `name`."""
 
     def __init__(self, arch: str, name: str) -> None:
         super().__init__(arch, profile=True)
-        self._watched_name = name
-        self.watched: LoadedKernel | None = None
+        self._name = name
+        self.kernel: LoadedKernel | None = None
 
     def load(self, kernel: KernelText) -> LoadedKernel:
         loaded = super().load(kernel)
-        if kernel.name == self._watched_name:
-            self.watched = loaded
+        if kernel.name == self._name:
+            self.kernel = loaded
         return loaded
 
 

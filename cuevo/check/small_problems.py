@@ -1,5 +1,6 @@
-"""Small problems for the kernels that ship, and their results on the CPU executor beside float64:
-of each kind of kernel one with several tiles and ragged ends, where the instance allows them.
+"""Small problems for the kernels that ship, and their results on the CPU executor beside float64's.
+
+Each kind of kernel has one with several tiles and ragged ends, as far as the instance allows them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,21 +11,18 @@ from typing import Any
 import numpy as np
 
 from cuevo import reference
-from cuevo.arrays import ArrayView, view
-from cuevo.arrays.array_view import BFLOAT16
+from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.kernels.backward import padded, stats_shape
-from cuevo.ops.backward import GRADS, attention_backward
-from cuevo.ops.forward import attention
-from cuevo.ops.product import gemm
+from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
-__all__ = ["Array", "Pairs", "compute"]
+__all__ = ["Array", "Pairs", "run_small_problem"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pairs = dict[str, tuple[Array, Array]]
-"""Of each result, by name, what was found and what float64 has."""
+"""Each result by its name: the kernel's, and float64's."""
 
 TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
@@ -35,12 +33,14 @@ TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     }
 )
 BATCH, HEADS, RAGGED = 1, 2, 8
-"""What lies past the last whole tile is a multiple of 8: rows keep an alignment of 16 bytes."""
+"""Extent beyond the last whole tile: a multiple of 8 keeps rows aligned to 16 bytes."""
 _UNALIGNED = 9
 
 
-def compute(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    """The results of an instance of the kernel of a host `module`.
+def run_small_problem(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Pairs:
+    """Results of an instance of a kernel's host `module` on the small problem of its kind.
 
     Raises ValueError where the instance cannot run, SimulatorError for what the executor finds.
     """
@@ -53,7 +53,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Arra
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
-    """A tenth of the keys is left out."""
+    """A mask that leaves out a tenth of the keys."""
     kept = rng.random(shape) >= 0.1
     return kept if kind == "bool" else np.where(kept, 0.0, -np.inf).astype(TYPES[kind])
 
@@ -116,7 +116,7 @@ def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
     if getattr(config, "max_k", 0):
         k = min(k, config.max_k)
     if hasattr(config, "blocks"):
-        # Threadblocks that stay take one tile after the other, in stages that they fill again.
+        # Persistent threadblocks take one tile after the other, in stages that they fill again.
         config = replace(config, blocks=config.cluster)
     if config.a_columns:
         m = config.block_m + RAGGED
@@ -210,8 +210,8 @@ def _scores(module: Any, config: Any, place: SimExecutor, rng: np.random.Generat
     return {"scores": (scores, q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2))}
 
 
-_Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
-_FAMILIES: Mapping[str, _Compute] = MappingProxyType(
+_Run = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
+_FAMILIES: Mapping[str, _Run] = MappingProxyType(
     {
         "attention_delta": _delta,
         "attention_scores": _scores,

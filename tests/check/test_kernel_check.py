@@ -1,4 +1,4 @@
-"""Trials of instances of every kernel: sound as they are, and not when a line is changed."""
+"""Checks of instances of every kernel: no errors as they are, and some when a line is changed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cuevo.check import instance
-from cuevo.check.instance import Finding, Report, try_out
+from cuevo.check import Finding, Report, check_kernel, kernel_check
 from cuevo.cli.kernels import configure_kernel
 from cuevo.kernels import registry
 from cuevo.sim import InstructionUse, LoadedKernel, Profile, SectorUse, SimExecutor
@@ -52,19 +51,19 @@ def configured(name: str, settings: str) -> tuple[ModuleType, Any, str]:
 
 
 @pytest.mark.parametrize(("name", "settings"), INSTANCES, ids=str)
-def test_kernels_that_ship_are_sound(name: str, settings: str) -> None:
-    report = try_out(*configured(name, settings), seed=1)
-    assert report.sound, report.findings
+def test_kernels_that_ship_have_no_errors(name: str, settings: str) -> None:
+    report = check_kernel(*configured(name, settings), seed=1)
+    assert report.ok, report.findings
     assert report.errors and report.kernel.startswith(name + "(")
     assert report.profile and sum(report.profile.by_opcode().values()) > 100
 
 
-def test_every_kernel_has_a_trial() -> None:
+def test_every_kernel_has_a_check() -> None:
     assert {name for name, _ in INSTANCES} == set(registry())
 
 
 def test_the_seed_is_that_of_the_numbers() -> None:
-    reports = [try_out(*configured("gemm_sm80", SMALL), seed=seed) for seed in (1, 1, 2)]
+    reports = [check_kernel(*configured("gemm_sm80", SMALL), seed=seed) for seed in (1, 1, 2)]
     assert reports[0].errors == reports[1].errors != reports[2].errors
 
 
@@ -87,7 +86,7 @@ def damaged(
         return load(self, kernel)
 
     monkeypatch.setattr(SimExecutor, "load", loading)
-    return try_out(*configured(name, settings))
+    return check_kernel(*configured(name, settings))
 
 
 def test_a_fault_has_its_line_and_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +94,7 @@ def test_a_fault_has_its_line_and_its_thread(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch, *FORWARD, lambda text: text.replace("cp.async.wait_group 0;", "", 1)
     )
     (finding,) = report.findings
-    assert finding.severity == "error" and not report.sound
+    assert finding.severity == "error" and not report.ok
     assert finding.origin.startswith("ptx/") and finding.origin.rpartition(":")[2].isdigit()
     assert "thread (" in finding.message and "\n" not in finding.message
     assert not report.errors and report.profile is None
@@ -134,8 +133,8 @@ def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatc
 
 
 def test_bank_conflicts_are_warnings() -> None:
-    report = try_out(*configured("evoformer_forward_sm70", "head_dim=32 block_queries=32"))
-    assert report.sound
+    report = check_kernel(*configured("evoformer_forward_sm70", "head_dim=32 block_queries=32"))
+    assert report.ok
     assert {each.severity for each in report.findings} == {"warning"}
     (finding,) = [each for each in report.findings if "bank conflicts, " in each.message]
     assert finding.origin.startswith("ptx/lib/attention_pipelined.ptx:")
@@ -147,8 +146,8 @@ def test_texts_of_faults() -> None:
         "ptx/a.ptx:12: boom: 3 bytes\n    ld.x a;\n  in a(b=1)\n  block (0, 0, 0), thread (1, 0, 0)"
     )
     expected = "boom: 3 bytes; block (0, 0, 0), thread (1, 0, 0)"
-    assert instance._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
-    assert instance._fault("nothing like it") == Finding("error", "", "nothing like it")
+    assert kernel_check._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
+    assert kernel_check._fault("nothing like it") == Finding("error", "", "nothing like it")
 
 
 def test_scattered_accesses_and_idle_guards_are_warnings() -> None:
@@ -158,13 +157,13 @@ def test_scattered_accesses_and_idle_guards_are_warnings() -> None:
     held = replace(idle, origin="ptx/x.ptx:6", held=1)
     branch = replace(idle, origin="ptx/x.ptx:7", opcode="bra.uni")
     profile = Profile((idle, held, branch, replace(idle, executions=2)), (), (use, tight))
-    assert instance._scattered(profile) == [
+    assert kernel_check._scattered(profile) == [
         Finding(
             "warning",
             "ptx/x.ptx:3",
             "ld.global.b32: 32.0 sectors a request, where 4.0 would hold its bytes",
         )
     ]
-    assert instance._idle(profile) == [
+    assert kernel_check._idle(profile) == [
         Finding("warning", "ptx/x.ptx:5", "the guard never held, of 8 times that warps came here")
     ]

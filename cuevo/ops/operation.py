@@ -1,0 +1,178 @@
+"""A call of an operation, from the caller's arrays to a plan that runs: the one way of all of them.
+
+`Operation` identifies the arguments, looks their plan up or has it made, and runs it: in place on a
+device, by copies of host arrays there, or on the CPU executor.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cuevo.arrays import (
+    ArrayView,
+    DeviceArray,
+    as_numpy,
+    copy_to_host,
+    identify,
+    view,
+    without_gaps,
+)
+from cuevo.cuda import NO_ORDER, resolve_stream
+from cuevo.executors import DriverExecutor
+from cuevo.ops.plan import Plan
+
+__all__ = ["Operation", "Plans"]
+
+_PLANS_KEPT = 1024
+
+
+class Plans(dict[tuple[object, ...], Plan]):
+    """The plans of an operation, by everything of a call that they depend on."""
+
+    def keep(self, key: tuple[object, ...], plan: Plan) -> None:
+        """Add a plan; where there are very many, the old ones go."""
+        if len(self) >= _PLANS_KEPT:
+            self.clear()
+        self[key] = plan
+
+
+MakePlan = Callable[..., Plan]
+"""Checks a call and makes its plan: ``make_plan(views, *options, device=..., config=...)``.
+
+ValueError or TypeError, naming the argument, where the arguments do not fit each other.
+"""
+
+
+class Operation:
+    """An operation: the names of its arrays, how it makes a plan, and the plans made before."""
+
+    def __init__(
+        self,
+        operands: Sequence[str],
+        results: Sequence[str],
+        make_plan: MakePlan,
+        *,
+        required: int,
+        label: str = "",
+    ) -> None:
+        """An operation of which the first `required` operands have to be given.
+
+        `label` is put before the names of results in error messages.
+        """
+        self.plans = Plans()
+        self._names = (*operands, *results)
+        self._labels = (*operands, *(label + name for name in results))
+        self._operands = len(operands)
+        self._required = required
+        self._make_plan = make_plan
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[object, ...],
+        device: object,
+        stream: object,
+        config: Any,
+        workspace: Any = None,
+    ) -> list[Any]:
+        """The results: the caller's arrays, `DeviceArray`s, NumPy arrays, or None if not wanted.
+
+        arrays : operands and arrays for the results, None where there is none.
+        options : whatever else the plan depends on, hashable.
+        """
+        handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
+        plan, table, found = self.plan(arrays, options, device, handle, config)
+        results = list(arrays[self._operands :])
+        if plan.in_place is not None:
+            queue = handle if stream is None else stream
+            return plan.run(plan.in_place, table, results, handle, queue, workspace)
+        views = self._views(found)
+        if isinstance(plan.place, DriverExecutor):
+            return self._run_on_copies(plan, plan.place, views, results, options, config, workspace)
+        return plan.run_on_cpu([views.get(name) for name in self._names], results, workspace)
+
+    def plan(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[object, ...],
+        device: object,
+        stream: int,
+        config: Any,
+    ) -> tuple[Plan, list[int], Sequence[Any]]:
+        """The plan of a call, its table of addresses, and what `view` takes for each array."""
+        table, described, found = identify(arrays, self._labels, stream)
+        table.append(0)
+        settings = None if config is None else _hashable(config)
+        key = (tuple(described), options, device, settings)
+        try:
+            plan = self.plans.get(key)
+        except TypeError:  # an argument that has no hash: the checks say what is wrong with it
+            plan = None
+        if plan is None:
+            plan = self._make_plan(self._views(found), *options, device=device, config=config)
+            self.plans.keep(key, plan)
+        return plan, table, found
+
+    def plan_on_device(
+        self, arrays: tuple[Any, ...], options: tuple[object, ...], device: object, config: Any
+    ) -> Plan:
+        """The plan of what a call runs: for host arrays on a device, that of their copies there.
+
+        No stream is made to wait.
+        """
+        plan, _, found = self.plan(arrays, options, device, NO_ORDER, config)
+        if not plan.on_copies:
+            return plan
+        views = {name: without_gaps(x) for name, x in self._views(found).items()}
+        copies = {name: replace(x, device=plan.place.name) for name, x in views.items()}
+        moved = tuple(copies.get(name) for name in self._names)
+        return self.plan(moved, options, plan.place, NO_ORDER, config)[0]
+
+    def _views(self, found: Sequence[Any]) -> dict[str, ArrayView]:
+        each = enumerate(zip(self._names, self._labels, found, strict=True))
+        return {
+            name: view(x, name=label)
+            for i, (name, label, x) in each
+            if x is not None or i < self._required
+        }
+
+    def _run_on_copies(
+        self,
+        plan: Plan,
+        place: DriverExecutor,
+        views: Mapping[str, ArrayView],
+        results: list[Any],
+        options: tuple[object, ...],
+        config: Any,
+        workspace: Any,
+    ) -> list[Any]:
+        """Results of host arrays on a device: copied there, run, and fetched."""
+        queue = place.stream
+        handle = resolve_stream(queue)
+        names = self._names[self._operands :]
+        operands = [
+            place.copy_to_device(views[name], queue) if name in views else None
+            for name in self._names[: self._operands]
+        ]
+        targets: list[ArrayView | DeviceArray | None] = []
+        for name, result in zip(names, plan.results, strict=True):
+            if result is None:
+                targets.append(None)
+            elif result.is_updated:
+                targets.append(place.copy_to_device(views[name], queue))
+            else:
+                targets.append(place.empty(result.array.shape, result.array.dtype, queue))
+        self.call((*operands, *targets), options, place, queue, config, workspace)
+        for i, (name, source) in enumerate(zip(names, targets, strict=True)):
+            if source is not None:
+                host = as_numpy(views[name]) if name in views else None
+                fetched = copy_to_host(view(source, stream=handle), handle, host)
+                if host is None:
+                    results[i] = fetched
+        return results
+
+
+def _hashable(config: Any) -> object:
+    if isinstance(config, Mapping):
+        return tuple([(name, _hashable(value)) for name, value in config.items()])
+    return config

@@ -1,0 +1,326 @@
+"""Plans: everything that a call has found out and the next call of its kind need not.
+
+A plan names the arrays of a call by slots of one table of addresses: the operands, the results, a
+null pointer, and the parts of the workspace. Each launch picks its own from the table; the rest of
+its parameter block is packed already. A `PlanBuilder` fills a plan for one
+operation, `Plan.run` queues it on a device, `Plan.run_on_cpu` runs it on the CPU executor.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from cuevo.arrays import ArrayView, as_numpy, packed, view
+from cuevo.cuda import LEGACY_DEFAULT
+from cuevo.executors import DriverExecutor, Executor, LoadedKernel
+from cuevo.ops.workspace import ALIGNMENT, device_workspace, host_workspace
+from cuevo.toolchain.header import load_header
+
+__all__ = [
+    "Addresses",
+    "KernelConfig",
+    "Launch",
+    "Part",
+    "Plan",
+    "PlanBuilder",
+    "Result",
+    "check_grid",
+]
+
+
+class KernelConfig(Protocol):
+    """One instance of a kernel: a frozen dataclass."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
+
+
+class Addresses(Protocol):
+    """Packer of a parameter block's address fields, one address each, such as a Struct."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pack(self, *addresses: Any) -> bytes: ...
+
+
+def check_grid(grid: tuple[int, int, int]) -> None:
+    """ValueError for a grid that no device takes."""
+    if grid[0] >= 2**31:
+        raise ValueError(
+            f"the problem is too large: {grid[0]} threadblocks; a launch has fewer than 2^31"
+        )
+
+
+class Launch:
+    """A kernel, its launch geometry, and its parameter block but for the addresses in front."""
+
+    __slots__ = ("block", "constants", "grid", "kernel", "pack", "pick", "shared_bytes")
+
+    pack: Callable[..., bytes]
+
+    def __init__(
+        self,
+        kernel: LoadedKernel,
+        config: KernelConfig,
+        grid: tuple[int, int, int],
+        slots: tuple[int, ...],
+        addresses: Addresses,
+        constants: bytes,
+    ) -> None:
+        """A launch with the addresses in `slots`, two at least, of a plan's table.
+
+        `constants` are what follows the addresses in the parameter block. Raises ValueError for a
+        grid that no device takes.
+        """
+        check_grid(grid)
+        self.kernel = kernel
+        self.grid = grid
+        self.block = (config.threads, 1, 1)
+        self.shared_bytes = config.shared_bytes
+        self.pick = itemgetter(*slots)
+        self.pack = addresses.pack
+        self.constants = constants
+
+    def queue(self, table: Sequence[int], stream: int, buffers: Sequence[ArrayView] = ()) -> None:
+        """Queue the kernel for the arrays at the addresses of `table`."""
+        self.kernel.launch(
+            self.grid,
+            self.block,
+            self.shared_bytes,
+            self.pack(*self.pick(table)) + self.constants,
+            buffers=buffers,
+            stream=stream,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An array that a call gives back."""
+
+    slot: int
+    array: ArrayView
+    """The caller's, or one like the new array of each call; its address does not count."""
+    empty_value: float | None
+    """Value of every element where there is nothing to launch; None: the caller's stay as they
+    are.
+    """
+    is_updated: bool
+    """Elements of the caller's array that no kernel writes stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An array in the workspace."""
+
+    offset: int
+    array: ArrayView
+    is_cleared: bool
+    """Whether it is zeroed before the first launch."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A call of one kind: what it makes, what it launches, and where."""
+
+    place: Executor
+    in_place: DriverExecutor | None
+    """`place`, where the arrays are in the memory of its device."""
+    results: list[Result | None]
+    """Each of the operation's results, None where it is not wanted."""
+    new: list[tuple[int, int, ArrayView, int]] = field(default_factory=list)
+    """The arrays that each call makes: place among the results, slot, one like it, bytes."""
+    launches: list[Launch] = field(default_factory=list)
+    """In order; none where the problem is empty."""
+    beside: list[Launch] = field(default_factory=list)
+    """Launches on a side stream once the `launches` are done, beside those in `after`; a plan that
+    has them has a workspace.
+    """
+    after: list[Launch] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    """The workspace, in the order of slots."""
+    workspace_bytes: int = 0
+
+    @property
+    def on_copies(self) -> bool:
+        """Whether the arrays are in host memory and the place is a device: they are copied, and the
+        copies have a plan of their own.
+        """
+        return self.in_place is None and isinstance(self.place, DriverExecutor)
+
+    def run(
+        self,
+        place: DriverExecutor,
+        table: list[int],
+        results: list[Any],
+        stream: int,
+        queue: object,
+        workspace: Any,
+    ) -> list[Any]:
+        """The results, queued on `stream`: the caller's arrays, and `DeviceArray`s in the place of
+        None.
+
+        `table` has the addresses of operands and given results; `queue` is what the caller named
+        the stream by.
+        """
+        for i, slot, like, nbytes in self.new:
+            new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
+            table[slot] = new.pointer
+        if not self.launches:
+            self._fill(place, table, stream)
+        elif not self.parts:
+            for launch in self.launches:
+                launch.queue(table, stream)
+        elif workspace is None:
+            with place.scratch(self.workspace_bytes, stream, "the workspace of a call") as start:
+                self._add_parts(place, table, start, stream)
+                self._launch(place, table, stream)
+        else:
+            start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
+            with place.context.current():
+                self._add_parts(place, table, start, stream)
+                self._launch(place, table, stream)
+        return results
+
+    def _add_parts(self, place: DriverExecutor, table: list[int], start: int, stream: int) -> None:
+        for part in self.parts:
+            address = start + part.offset
+            table.append(address)
+            if part.is_cleared:
+                place.clear(address, part.array.nbytes, stream)
+
+    def _launch(self, place: DriverExecutor, table: list[int], stream: int) -> None:
+        for launch in self.launches:
+            launch.queue(table, stream)
+        if self.beside:
+            with place.side_stream(stream).forked() as side:
+                for launch in self.beside:
+                    launch.queue(table, side)
+                for launch in self.after:
+                    launch.queue(table, stream)
+
+    def _fill(self, place: DriverExecutor, table: list[int], stream: int) -> None:
+        for result in self.results:
+            if result is not None and result.empty_value is not None:
+                target = replace(result.array, pointer=table[result.slot])
+                place.fill(target, result.empty_value, stream)
+
+    def run_on_cpu(
+        self, views: Sequence[ArrayView | None], results: list[Any], workspace: Any
+    ) -> list[Any]:
+        """Run it on the CPU executor, where new results are NumPy arrays: `views` are the operands,
+        then the given results.
+        """
+        # Marked read-only, so that the executor reports a kernel that writes to its inputs.
+        count = len(views) - len(self.results)
+        inputs = [None if x is None else replace(x, readonly=True) for x in views[:count]]
+        table: list[ArrayView | None] = [*inputs, *views[count:], None]
+        for i, slot, like, _ in self.new:
+            results[i] = np.zeros(like.shape, like.dtype)
+            table[slot] = view(results[i])
+        if not self.launches:
+            for result in self.results:
+                if result is not None and result.empty_value is not None:
+                    target = table[result.slot]
+                    assert target is not None
+                    as_numpy(target)[...] = result.empty_value
+            return results
+        if self.parts:
+            memory = host_workspace(workspace, self.workspace_bytes)
+            for part in self.parts:
+                x = memory[part.offset : part.offset + part.array.nbytes]
+                if part.is_cleared:
+                    x[...] = 0
+                table.append(view(x.view(part.array.dtype).reshape(part.array.shape)))
+        addresses = [0 if x is None else x.pointer for x in table]
+        for launch in (*self.launches, *self.beside, *self.after):
+            buffers = [x for x in launch.pick(table) if x is not None]
+            launch.queue(addresses, LEGACY_DEFAULT, buffers)
+        return results
+
+
+class PlanBuilder:
+    """Fills a plan with results, workspace and launches, whose arrays it knows by name."""
+
+    def __init__(
+        self,
+        operands: Sequence[str],
+        results: Sequence[str],
+        views: Mapping[str, ArrayView],
+        place: Executor,
+    ) -> None:
+        """A plan without launches, on `place`, for a call with `views` of operands and results."""
+        self.views = dict(views)
+        """Views of everything there is, for shapes, types and strides: addresses will change."""
+        on_device = any(x.device != "cpu" for x in views.values())
+        in_place = place if on_device and isinstance(place, DriverExecutor) else None
+        self.plan = Plan(place, in_place, [None] * len(results))
+        self._results = tuple(results)
+        names = (*operands, *results, "")
+        self.slots = {name: slot for slot, name in enumerate(names)}
+        """Place of each array in the plan's table; "" is the null pointer."""
+
+    def add_result(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        empty_value: float | None,
+        is_updated: bool = False,
+    ) -> None:
+        """A result that is wanted: the caller's array, or a new one of this shape and type."""
+        slot, i = self.slots[name], self._results.index(name)
+        if name not in self.views:
+            new = self.views[name] = packed(shape, dtype)
+            self.plan.new.append((i, slot, new, new.nbytes))
+        array = replace(self.views[name], owner=None)
+        self.plan.results[i] = Result(slot, array, empty_value, is_updated)
+
+    def add_workspace(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: Any = np.float32,
+        *,
+        is_cleared: bool = False,
+    ) -> None:
+        """An array in the workspace."""
+        plan, array = self.plan, packed(shape, np.dtype(dtype))
+        self.views[name] = array
+        self.slots[name] = len(self.slots)
+        plan.parts.append(Part(plan.workspace_bytes, array, is_cleared))
+        plan.workspace_bytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+
+    def add_launch(
+        self,
+        kernel: str,
+        loaded: LoadedKernel,
+        config: KernelConfig,
+        grid: tuple[int, int, int],
+        values: Mapping[str, Any],
+        *,
+        arrays: Mapping[str, str] | None = None,
+        addresses: Addresses | None = None,
+        queue: list[Launch] | None = None,
+    ) -> None:
+        """A launch of the kernel of that name, behind those in `queue`, the plan's `launches` where
+        None.
+
+        values : the parameter block.
+        arrays : name of the array for address fields that have another name; "" and the name of an
+            array that is absent are null pointers.
+        addresses : packer of the address fields; by default that of the header.
+        """
+        struct = load_header().kernels[kernel]
+        names = [(arrays or {}).get(name, name) for name in struct.address_fields]
+        slots = [self.slots.get(name, self.slots[""]) for name in names]
+        addresses = struct.addresses if addresses is None else addresses
+        constants = struct.pack(values)[addresses.size :]
+        launch = Launch(loaded, config, grid, tuple(slots), addresses, constants)
+        (self.plan.launches if queue is None else queue).append(launch)

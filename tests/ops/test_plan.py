@@ -1,0 +1,108 @@
+"""cuevo.ops.plan and cuevo.ops.operation: how many plans are kept, what a launch and a plan are;
+tests of the operations do the rest.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.arrays import ArrayView, view
+from cuevo.kernels.evoformer_forward_sm80 import Config
+from cuevo.ops import operation
+from cuevo.ops.operation import Plans
+from cuevo.ops.plan import Launch, Plan, PlanBuilder
+from cuevo.sim import SimExecutor
+from cuevo.toolchain.header import load_header
+
+pytestmark = pytest.mark.unit
+
+CONFIG = Config(head_dim=32)
+
+
+class Kernel:
+    """A loaded kernel that remembers its launches."""
+
+    spills = False
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        params: bytes | bytearray,
+        *,
+        buffers: Sequence[ArrayView] = (),
+        stream: object = None,
+    ) -> None:
+        self.launches.append((grid, block, shared_bytes, params, buffers, stream))
+
+
+def test_plans_are_found_again_and_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "_PLANS_KEPT", 3)
+    kept = Plans()
+    for n in range(7):
+        plan = Plan(SimExecutor("sm_80"), None, [])
+        kept.keep((n,), plan)
+        assert kept[(n,)] is plan
+        assert len(kept) <= 3
+    assert kept.get((0,)) is None
+
+
+def test_a_launch_puts_addresses_of_its_slots_before_its_constants() -> None:
+    kernel = Kernel()
+    launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0), Struct("<2Q"), b"constant")
+    launch.queue([1, 5, 2], 5)
+    launch.queue([3, 5, 4, 6], 6, ())
+    shape = ((7, 1, 1), (CONFIG.threads, 1, 1), CONFIG.shared_bytes)
+    one, two, three, four = (n.to_bytes(8, "little") for n in range(1, 5))
+    assert kernel.launches == [
+        (*shape, two + one + b"constant", (), 5),
+        (*shape, four + three + b"constant", (), 6),
+    ]
+
+
+def test_a_grid_that_no_device_takes() -> None:
+    Launch(Kernel(), CONFIG, (2**31 - 1, 1, 1), (0, 1), Struct("<2Q"), b"")
+    with pytest.raises(ValueError, match="too large: 2147483648 threadblocks; a launch has fewer"):
+        Launch(Kernel(), CONFIG, (2**31, 1, 1), (0, 1), Struct("<2Q"), b"")
+
+
+def test_a_plan_knows_arrays_by_the_slots_of_their_names() -> None:
+    q = np.zeros((2, 3), np.float16)
+    builder = PlanBuilder(("q", "mask_bias"), ("out",), {"q": view(q)}, SimExecutor("sm_80"))
+    builder.add_result("out", (4, 8), np.dtype(np.float32), empty_value=0.0)
+    builder.add_workspace("sums", (5,))
+    builder.add_workspace("counts", (65,), np.uint32, is_cleared=True)
+    builder.add_workspace("rest", (1,))
+    names = ("q", "mask_bias", "out", "", "sums", "counts", "rest")
+    assert builder.slots == {name: slot for slot, name in enumerate(names)}
+    assert [part.offset for part in builder.plan.parts] == [0, 256, 768]
+    assert builder.plan.workspace_bytes == 1024
+    (result,) = builder.plan.results
+    assert result is not None and result.array.owner is None
+    assert [(i, slot, nbytes) for i, slot, _, nbytes in builder.plan.new] == [(0, 2, 128)]
+    assert not builder.plan.on_copies and builder.plan.in_place is None
+
+
+def test_address_fields_are_those_of_the_header() -> None:
+    header = load_header().kernels["partial_sums_sm70"]
+    values = dict.fromkeys((field.name for field in header.fields), 0)
+    x = view(np.zeros(4, np.float32))
+    kernel = Kernel()
+    for arrays, expected in (
+        ({"partials": "x", "sums": "y"}, (7, 8)),
+        ({"partials": "", "sums": "x"}, (0, 7)),
+        ({"sums": "y"}, (0, 8)),
+    ):
+        builder = PlanBuilder(("x",), ("y",), {"x": x, "y": x}, SimExecutor("sm_80"))
+        builder.add_launch("partial_sums_sm70", kernel, CONFIG, (1, 1, 1), values, arrays=arrays)
+        builder.plan.launches[0].queue([7, 8, 0], 5)
+        params = kernel.launches[-1][3]
+        assert len(params) == header.size
+        assert header.addresses.unpack(params[: header.addresses.size]) == expected
