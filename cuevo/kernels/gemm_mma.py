@@ -201,10 +201,6 @@ class Config(Staging):
     cache_b: str = "cg"
     raster: int = 8
     """Tile rows that are walked together, for operands to stay in L2."""
-    slices: int = 1
-    """Warps that share the k of one warp tile, 1 or 2: fewer reads of shared memory for a small
-    tile of d.
-    """
     splits: int = 1
     """Threadblocks that share the K tiles of one tile of d."""
     prefetch: str = "L2"
@@ -233,11 +229,11 @@ class Config(Staging):
         common = (self.instruction, self.threads, self.layout)
         a = Operand(
             "a", self.block_m, self.block_k, self.warp_m, self.a_columns, *common, self.cache_a,
-            self.a_access, self.slices,
+            self.a_access,
         )  # fmt: skip
         b = Operand(
             "b", self.block_n, self.block_k, self.warp_n, not self.b_columns, *common, self.cache_b,
-            self.b_access, self.slices,
+            self.b_access,
         )  # fmt: skip
         return ThreadblockMma(a, b, self.stages, self.clear, self.max_k, self.whole_steps)
 
@@ -249,7 +245,7 @@ class Config(Staging):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * self.slices
+        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n)
 
     @property
     def mma_k(self) -> int:
@@ -271,25 +267,21 @@ class Config(Staging):
         """Rows of d that a warp stages at a time: all of its own if the stages' memory holds them,
         else those of one accumulator tile. Beside c, which takes registers, always the latter.
         """
-        rows, own = self.accumulator.tile[0], self.warp_m // self.slices
+        rows, own = self.accumulator.tile[0], self.warp_m
         room = self.mma.shared_bytes // (self.threads // 32)
         return own if self.c == "none" and self.slab_offset(own) <= room else rows
 
     @property
     def slabs(self) -> int:
-        """Slabs that a warp stores: its share of the warp tile."""
-        return self.warp_m // self.slices // self.slab_rows
+        """Slabs that a warp stores."""
+        return self.warp_m // self.slab_rows
 
     # -- Launch ------------------------------------------------------------------------------------
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the stages, and in their place the slabs of the warps, or what
-        slices exchange.
-        """
-        warps = self.threads // 32
-        exchanged = 0 if self.slices == 1 else warps * self.warp_m * self.warp_n * 2
-        return max(self.mma.shared_bytes, warps * self.slab_bytes, exchanged)
+        """Dynamic shared memory: the stages, and in their place the slabs of the warps."""
+        return max(self.mma.shared_bytes, self.threads // 32 * self.slab_bytes)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of d along m and n."""
@@ -353,11 +345,6 @@ def violations(
     yield from c.d_tile.violations()
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
-    if c.slices not in (1, 2) or c.warp_m // c.slices % c.accumulator.tile[0]:
-        yield f"slices must be 1, or 2 for a warp tile of an even number of tiles; got {c.slices}"
-        return
-    if c.slices > 1 and c.split:
-        yield "slices and splits do not go together"
     if c.raster < 1:
         yield f"raster must be positive, not {c.raster}"
     if c.prefetch not in ("none", "L1", "L2"):

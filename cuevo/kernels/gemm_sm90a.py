@@ -46,7 +46,6 @@ MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
-SCHEDULES = ("cooperative", "pingpong")
 _BARRIER_BYTES = 8
 _SHARED_BYTES = architecture(ARCH).shared_per_block
 _MOST_WORKS = 2**31
@@ -62,10 +61,6 @@ class Config(Staging):
     """Columns of d of a tile."""
     stages: int = 4
     """Shared-memory stages of a and b."""
-    schedule: str = "cooperative"
-    """What two warpgroups multiply: cooperative, the halves of one tile, or pingpong, a tile each,
-    so that one of them stores its tile while the other multiplies.
-    """
     dtype: str = "bf16"
     """Type of a and b: f16 or bf16."""
     out_dtype: str = "bf16"
@@ -86,10 +81,6 @@ class Config(Staging):
     """Rows of c and d end with a whole access: no element needs a predicate of its own."""
     raster: int = 16
     """Tile rows that are walked together, for operands to stay in L2."""
-    cluster: int = 1
-    """Threadblocks, 1, 2 or 4, whose tiles lie on top of each other, and which share what they read
-    of b.
-    """
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
 
@@ -132,7 +123,7 @@ class Config(Staging):
     @property
     def consumer_m(self) -> int:
         """Rows of a tile that a warpgroup multiplies."""
-        return self.block_m if self.schedule == "pingpong" else self.block_m // self.consumers
+        return self.block_m // self.consumers
 
     @property
     def products(self) -> int:
@@ -207,8 +198,8 @@ class Config(Staging):
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, and one for each warpgroup where they take turns."""
-        return 2 * self.stages + (self.consumers if self.schedule == "pingpong" else 0)
+        """Two for each stage."""
+        return 2 * self.stages
 
     # -- Launch ------------------------------------------------------------------------------------
 
@@ -218,9 +209,8 @@ class Config(Staging):
         return self.barriers_at + self.barriers * _BARRIER_BYTES
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tiles of d along m and n; along m a multiple of the cluster: some may be empty."""
-        down = ceil(problem.m / (self.block_m * self.cluster)) * self.cluster
-        return down, ceil(problem.n / self.block_n)
+        """Tiles of d along m and n."""
+        return ceil(problem.m / self.block_m), ceil(problem.n / self.block_n)
 
     def works(self, problem: Problem) -> int:
         """Tiles of all batches."""
@@ -229,8 +219,7 @@ class Config(Staging):
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the tiles."""
-        most = max(self.blocks // self.cluster, 1) * self.cluster
-        return (min(self.works(problem), most), 1, 1)
+        return (min(self.works(problem), self.blocks), 1, 1)
 
     def workspace(self, problem: Problem) -> tuple[int, int]:
         """None: k is not split."""
@@ -244,8 +233,7 @@ class Config(Staging):
 
     def b_map(self, b: ArrayView) -> TensorMap:
         """The map of b [B, K, N]: (n, k, batch), or (k, n, batch) where columns are contiguous."""
-        rows = self.block_n // self.cluster if self.b_columns else 64
-        return _tensor_map(self.dtype, b, self.b_columns, rows)
+        return _tensor_map(self.dtype, b, self.b_columns, self.block_n if self.b_columns else 64)
 
 
 def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
@@ -279,16 +267,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.dtype not in ("f16", "bf16") or c.out_dtype not in SIZES or c.c not in ("none", *SIZES):
         yield f"types are f16, bf16 or f32 (f32: c and d only); got {c.dtype}, {c.out_dtype}, {c.c}"
         return
-    if c.schedule not in SCHEDULES:
-        yield f"schedule must be cooperative or pingpong, not {c.schedule!r}"
-        return
     if c.block_n not in (64, 128, 192, 256):
         yield f"block_n must be 64, 128, 192 or 256, not {c.block_n}"
         return
     if c.consumer_m < 64 or c.consumer_m % 64 or c.block_m > 256:
         yield (
-            "block_m is a multiple of 64 rows for each warpgroup that multiplies, 256 at most; "
-            f"a {c.schedule} {c.block_m} is not"
+            f"block_m is a multiple of 64 rows for each of {c.consumers} warpgroups, 256 at most; "
+            f"got {c.block_m}"
         )
         return
     if c.accumulators > 128:
@@ -303,13 +288,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     yield from c.d_tile.violations()
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
-    if c.cluster not in (1, 2, 4):
-        yield f"cluster must be 1, 2 or 4, not {c.cluster}"
-        return
-    if c.raster < 1 or c.raster % c.cluster:
-        yield f"raster must be positive, and a multiple of the cluster; got {c.raster}"
-    if c.block_n // 64 % c.cluster:
-        yield f"{c.cluster} threadblocks do not share the {c.block_n // 64} boxes of b"
+    if c.raster < 1:
+        yield f"raster must be positive, not {c.raster}"
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.resource_violations(c, arch)
@@ -367,12 +347,12 @@ def with_room(config: Config) -> Config:
 # -- Choice ----------------------------------------------------------------------------------------
 
 TILINGS = (
-    ((128, 256, 4, "cooperative"), 1.56),
-    ((128, 192, 5, "cooperative"), 1.56),
-    ((128, 128, 6, "cooperative"), 1.5),
-    ((128, 64, 8, "cooperative"), 0.9),
+    ((128, 256, 4), 1.56),
+    ((128, 192, 5), 1.56),
+    ((128, 128, 6), 1.5),
+    ((128, 64, 8), 0.9),
 )
-"""block_m, block_n, stages, schedule; and the rate of multiply-adds as `gemm.Shape` counts it."""
+"""block_m, block_n, stages; and the rate of multiply-adds as `gemm.Shape` counts it."""
 
 # As steps along k that take as long: see gemm_choice.
 _LAUNCH, _TILE = 90, 103
@@ -380,10 +360,10 @@ _LAUNCH, _TILE = 90, 103
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    for (block_m, block_n, stages, schedule), speed in TILINGS:
+    for (block_m, block_n, stages), speed in TILINGS:
         if block_n > 192 and (problem.c != "none" or problem.bias):
             continue  # What is added to d takes registers that so many accumulators leave none for.
-        yield adapt(Config(block_m, block_n, stages, schedule), problem), speed
+        yield adapt(Config(block_m, block_n, stages), problem), speed
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:

@@ -42,8 +42,6 @@ class Operand:
     """Cache operator of its copies: "cg", past L1, or "ca", through it."""
     access: int = 16
     """Bytes that its rows are aligned to in global memory: 16, 8, 4 or 2."""
-    slices: int = 1
-    """Warps that share the K tile of one warp tile, each with its own part of it."""
 
     @property
     def rows(self) -> int:
@@ -91,8 +89,8 @@ class Operand:
 
     @property
     def steps(self) -> int:
-        """Steps of a K tile, of one warp."""
-        return self.depth // self.step // self.slices
+        """Steps of a K tile."""
+        return self.depth // self.step
 
     @property
     def warps(self) -> int:
@@ -165,25 +163,14 @@ class Operand:
         if self.extent < 1 or self.extent % self.warp_extent:
             yield f"{label}: {self.extent} is no multiple of the warp tile's {self.warp_extent}"
             return
-        if self.steps < 2 or self.depth % (2 * self.step * self.slices):
+        if self.steps < 2 or self.depth % (2 * self.step):
             yield (
                 f"{label}: the K tile of {self.depth} is no even number of the steps of "
-                f"{self.step} of {self.instruction} in {self.slices} slices: fragments are "
-                "double-buffered by step"
+                f"{self.step} of {self.instruction}: fragments are double-buffered by step"
             )
-            return
-        if self.slices & (self.slices - 1):
-            yield f"{label}: {self.slices} slices are no power of two"
             return
         if self.instruction == "m16n8k8" and self.warp_extent % 32 == 24:
             yield f"{label}: a warp tile of {self.warp_extent} ends with three 8x8 blocks of a load"
-            return
-        part = self.depth // self.slices // 8
-        if not self.transposed and part % self.tile.group and self.tile.group % part:
-            yield (
-                f"{label}: slices of {part} chunks do not fit the swizzle of groups of "
-                f"{self.tile.group}"
-            )
             return
         if self.layout == "padded" and self.columns & (self.columns - 1):
             yield f"{label}: padded rows of {self.columns} elements are no power of two"
@@ -269,7 +256,7 @@ class ThreadblockMma:
     @property
     def threads(self) -> int:
         """Of the block."""
-        return 32 * self.a.warps * self.b.warps * self.a.slices
+        return 32 * self.a.warps * self.b.warps
 
     @property
     def slots(self) -> int:

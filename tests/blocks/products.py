@@ -23,10 +23,6 @@ def broken(x: Operand) -> Iterator[str]:
     """Why the macros cannot do what `Operand.violations` lets pass."""
     if x.instruction == "m16n8k8" and x.warp_extent % 32 == 24:
         yield "there is no ldmatrix.x3"
-    if not x.transposed and x.layout == "swizzled":
-        chunks, group = x.depth // x.slices // 8, x.tile.group
-        if chunks % group and group % chunks:
-            yield "a slice begins within a group of chunks, where the places are no XOR apart"
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class Product:
     tile: tuple[int, int, int, int]
     """m and n of the threadblock, and of a warp."""
     depth: int
-    slices: int
     instruction: str
     a_transposed: bool
     b_transposed: bool
@@ -58,14 +53,12 @@ class Product:
     @property
     def mma(self) -> ThreadblockMma:
         m, n, warp_m, warp_n = self.tile
-        common = (self.instruction, 32 * (m // warp_m) * (n // warp_n) * self.slices, self.layout)
+        common = (self.instruction, 32 * (m // warp_m) * (n // warp_n), self.layout)
         a = Operand(
             "a", m, self.depth, warp_m, self.a_transposed, *common, self.cache_a, self.access[0],
-            self.slices,
         )  # fmt: skip
         b = Operand(
             "b", n, self.depth, warp_n, self.b_transposed, *common, self.cache_b, self.access[1],
-            self.slices,
         )  # fmt: skip
         clear, _, resident = self.bounds.partition(", ")
         held = self.stages * self.depth if resident else 0
@@ -163,20 +156,16 @@ def extents(case: Product) -> Iterator[tuple[int, int, int]]:
 
 
 def sums(case: Product, arch: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """[slice, m, n]: a [m, k] . b [k, n] of whole tiles, as the tensor cores add it up."""
+    """[m, n]: a [m, k] . b [k, n] of whole tiles, as the tensor cores add it up."""
     dtype, accumulate = case.types
     name = {"f16": tensor_core.F16, "bf16": tensor_core.BF16}[dtype]
     number = architecture(arch).number
     block = tensor_core.block(number)
     step = 4 if case.instruction == "m8n8k4" else INSTRUCTIONS[case.instruction]
     kind = np.float16 if accumulate == "f16" else np.float32
-    each = case.depth // case.slices
-    # The slices of a tile, side by side.
-    a = a.reshape(len(a), -1, case.slices, each).transpose(0, 1, 3, 2)
-    b = b.reshape(-1, case.slices, each, b.shape[1]).transpose(0, 2, 3, 1)
-    a = np.ascontiguousarray(a.reshape(len(a), -1, case.slices)).view(np.uint16)
-    b = np.ascontiguousarray(b.reshape(-1, *b.shape[2:])).view(np.uint16)
-    total = np.zeros((len(a), b.shape[1], case.slices), kind)
+    a = np.ascontiguousarray(a[:, :, None]).view(np.uint16)
+    b = np.ascontiguousarray(b[:, :, None]).view(np.uint16)
+    total = np.zeros((len(a), b.shape[1], 1), kind)
     with np.errstate(all="ignore"):
         for k in range(0, len(b), step):
             left, right = a[:, k : k + step], b[k : k + step]
@@ -184,7 +173,7 @@ def sums(case: Product, arch: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
                 total = quad_product(left, right, total, number)
             else:
                 total = tensor_core.multiply_accumulate(left, right, total, name, block)
-    return np.ascontiguousarray(total.transpose(2, 0, 1))
+    return np.ascontiguousarray(total[:, :, 0])
 
 
 def stored(matrix: np.ndarray, transposed: bool, access: int) -> Strided:
@@ -231,7 +220,7 @@ def check(kernel: str, place: Executor, case: Product) -> LoadedKernel:
             numbers[f"{x.name}_step_pass"] = stride * x.pass_rows
             numbers[f"{x.name}_step_tile"] = stride * x.depth if x.transposed else 2 * x.depth
         kind = np.float16 if accumulate == "f16" else np.float32
-        products = empty((case.uses, case.slices, m_tile, n_tile), kind)
+        products = empty((case.uses, m_tile, n_tile), kind)
         dirty = empty((mma.threads,), np.uint32)
         loaded = run(
             place,

@@ -49,7 +49,7 @@ def counts() -> dict[str, tuple[int, int]]:
 @pytest.mark.unit
 def test_the_number_of_combinations() -> None:
     assert counts() == {
-        "products": (627, 65),
+        "products": (269, 69),
     }
 
 

@@ -31,7 +31,7 @@ def test_json_has_everything(capsys):
 
 
 def test_a_kernel_of_one_architecture(capsys):
-    settings = ["--set", "block_n=64", "--set", "cluster=1", "--set", "stages=3"]
+    settings = ["--set", "block_n=64", "--set", "stages=3"]
     assert main(["check", "gemm_sm90a", *settings, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["arch"], report["sound"]) == ("sm_90a", True)

@@ -75,8 +75,6 @@ DETAILS: tuple[dict[str, Any], ...] = (
     dict(splits=2),
     dict(splits=3),
     dict(whole_steps=False, splits=2),
-    dict(slices=2),
-    dict(slices=2, accumulate="f16"),
     dict(layout="padded"),
     dict(accumulate="f16"),
     dict(accumulate="f16", whole_steps=False),
@@ -143,9 +141,7 @@ _sums_of_one = cases.sums
 
 
 def sums(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
-    """`gemm_cases.sums`, with slices, and with what stands for m8n8k4 from sm_80 on."""
-    if config.slices > 1:
-        return _sums_of_slices(a, b, config, arch)
+    """`gemm_cases.sums`, with what stands for m8n8k4 from sm_80 on."""
     number = architecture(arch).number
     with pytest.MonkeyPatch.context() as patch:
         if config.instruction == "m8n8k4" and number >= 80:
@@ -155,20 +151,6 @@ def sums(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
                 lambda a, b, c, *_: quad_product(a, b, c, number),
             )
         return _sums_of_one(a, b, config, arch)
-
-
-def _sums_of_slices(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
-    """Two warps take the halves of every K tile; their sums are added up."""
-    depth = config.block_k // 2
-    one = replace(config, slices=1, block_k=depth)
-    more = -a.shape[2] % config.block_k
-    a = np.pad(a, ((0, 0), (0, 0), (0, more)))
-    b = np.pad(b, ((0, 0), (0, more), (0, 0)))
-    which = np.arange(a.shape[2]) // depth % 2
-    first, second = (sums(a[:, :, which == i], b[:, which == i], one, arch) for i in range(2))
-    if config.accumulate == "f16":
-        return (first.astype(np.float16) + second.astype(np.float16)).astype(np.float32)
-    return first + second
 
 
 @cache
