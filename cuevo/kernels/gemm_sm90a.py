@@ -12,14 +12,8 @@ from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm_mma import (
-    SIZES,
-    Problem,
-    Staging,
-    instance_violations,
-    values,
-    whole_access,
-)
+from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_violations
+from cuevo.kernels.gemm_mma import Problem, adapt_output, instance_violations, values
 from cuevo.layouts import M16N8, Accumulator
 from cuevo.toolchain.division import magic
 
@@ -52,35 +46,12 @@ _MOST_WORKS = 2**31
 
 
 @dataclass(frozen=True)
-class Config(Staging):
-    """One instance; the template is given the whole of it."""
+class Config(ProductConfig):
+    """One instance; block_m is a multiple of 64 for each warpgroup that multiplies."""
 
-    block_m: int = 128
-    """Rows of d of a tile: a multiple of 64 for each warpgroup that multiplies."""
     block_n: int = 256
-    """Columns of d of a tile."""
     stages: int = 4
-    """Shared-memory stages of a and b."""
-    dtype: str = "bf16"
-    """Type of a and b: f16 or bf16."""
-    out_dtype: str = "bf16"
-    """Type of d and bias: f16, bf16 or f32."""
-    a_columns: bool = False
-    """The columns of a are contiguous."""
-    b_columns: bool = False
-    """The columns of b are contiguous."""
-    c: str = "none"
-    """Type of c: none, f16, bf16 or f32."""
-    bias: bool = False
-    scatter: bool = False
-    c_access: int = 16
-    """Bytes of a load of c."""
-    d_access: int = 16
-    """Bytes of a store of d."""
-    exact: bool = False
-    """Rows of c and d end with a whole access: no element needs a predicate of its own."""
     raster: int = 16
-    """Tile rows that are walked together, for operands to stay in L2."""
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
 
@@ -94,9 +65,6 @@ class Config(Staging):
     splits: ClassVar[int] = 1
     BOX_BYTES: ClassVar[int] = 64 * 64 * 2
     """64 rows of 64 elements."""
-
-    def __post_init__(self) -> None:
-        choice.check_types(self)
 
     # -- What the template takes from here ---------------------------------------------------------
 
@@ -264,8 +232,9 @@ def violations(c: Config, arch: Architecture, problem: Problem | None = None) ->
 
 
 def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
-    if c.dtype not in ("f16", "bf16") or c.out_dtype not in SIZES or c.c not in ("none", *SIZES):
-        yield f"types are f16, bf16 or f32 (f32: c and d only); got {c.dtype}, {c.out_dtype}, {c.c}"
+    reasons = list(type_violations(c))
+    yield from reasons
+    if reasons:
         return
     if c.block_n not in (64, 128, 192, 256):
         yield f"block_n must be 64, 128, 192 or 256, not {c.block_n}"
@@ -281,11 +250,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"tiles of {c.consumer_m} x {c.block_n} take {c.accumulators} accumulators of a lane; "
             "128 are the most"
         )
-    for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
-        if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
-            yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
-            return
-    yield from c.d_tile.violations()
+    reasons = list(output_violations(c))
+    yield from reasons
+    if reasons:
+        return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
     if c.raster < 1:
@@ -313,19 +281,7 @@ def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
 
 def adapt(config: Config, problem: Problem) -> Config:
     """`config` with the fields that follow from the problem set to fit it."""
-    fitted = replace(
-        config,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-        a_columns=problem.a_columns,
-        b_columns=problem.b_columns,
-        c=problem.c,
-        bias=problem.bias,
-        scatter=problem.scatter,
-        c_access=min(config.c_access, problem.c_alignment) if problem.c != "none" else 16,
-        d_access=min(config.d_access, problem.d_alignment),
-    )
-    return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
+    return adapt_output(config, problem)
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:

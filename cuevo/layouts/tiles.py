@@ -191,6 +191,39 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class FragmentLoad:
+    """One load of fragments from shared memory: a group of rows of A, or of columns of B."""
+
+    operand: Operand
+    first: int
+    """Number of the first register that it fills."""
+    step: int
+    """K step of the tile that it reads."""
+    group: int
+    of_next: bool
+    """Whether it reads the next K tile, which has to be there."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of a main-loop iteration: the products of one group of rows of A, one K step deep."""
+
+    number: int
+    step: int
+    group: int
+    a_first: int
+    """Number of the first register of A's fragment."""
+    b_first: int
+    """The same of B's, all groups of it."""
+    loads: tuple[FragmentLoad, ...]
+    """Loads that come before the products, into registers that none of them reads."""
+    reloads: tuple[FragmentLoad, ...]
+    """Where B has one set of registers: the load that follows the products with its group i."""
+    waits: bool
+    """Whether the tile has been read after the loads: the next one is waited for."""
+
+
+@dataclass(frozen=True)
 class ThreadblockMma:
     """C += A . B of a threadblock over K tiles in a ring of shared-memory stages."""
 
@@ -259,8 +292,19 @@ class ThreadblockMma:
         return 32 * self.a.warps * self.b.warps
 
     @property
+    def loops(self) -> tuple[str, ...]:
+        """The loops over K tiles, one after the other: "whole" copies tiles all of which exists,
+        "ragged" any tiles, and "draining" none: its tiles are on their way.
+        """
+        if self.resident:
+            return ("draining",)
+        if self.tells_whole:
+            return ("whole", "ragged", "draining")
+        return ("whole" if self.whole else "ragged", "draining")
+
+    @property
     def slots(self) -> int:
-        """Parts of a lap: the groups of A of every step."""
+        """Parts of a main-loop iteration: the groups of A of every step."""
         return self.a.steps * self.a.groups
 
     @property
@@ -274,6 +318,46 @@ class ThreadblockMma:
         the next one is waited for.
         """
         return self.slots - 1 - self.lookahead
+
+    @property
+    def schedule(self) -> tuple[Slot, ...]:
+        """The slots of a main-loop iteration in their order."""
+        return tuple(self._slot(number) for number in range(self.slots))
+
+    def _slot(self, number: int) -> Slot:
+        a, b = self.a, self.b
+        step, group = divmod(number, a.groups)
+        coming, following, last = number + self.lookahead, (step + 1) % a.steps, step == a.steps - 1
+        of_a = FragmentLoad(
+            a,
+            coming % (2 * self.lookahead) * a.group_registers,
+            coming // a.groups % a.steps,
+            coming % a.groups,
+            coming >= self.slots,
+        )
+        # B's fragments of the next step: shared out to the slots, or each when it is free.
+        of_b = [
+            FragmentLoad(
+                b,
+                (following % 2 * b.registers if self.whole_steps else 0) + part * b.group_registers,
+                following,
+                part,
+                last,
+            )
+            for part in range(b.groups)
+        ]
+        shared_out = slice(b.groups * group // a.groups, b.groups * (group + 1) // a.groups)
+        in_place = not self.whole_steps and group == a.groups - 1
+        return Slot(
+            number,
+            step,
+            group,
+            a_first=number % (2 * self.lookahead) * a.group_registers,
+            b_first=step % 2 * b.registers if self.whole_steps else 0,
+            loads=(of_a, *(of_b[shared_out] if self.whole_steps else ())),
+            reloads=tuple(of_b) if in_place else (),
+            waits=number == self.waiting_slot,
+        )
 
     def copies(self, operand: Operand, slot: int, whole: bool) -> range:
         """The copies of an operand's next tile that are issued in a slot: spread over those up to

@@ -75,6 +75,8 @@ DETAILS: tuple[dict[str, Any], ...] = (
     dict(splits=2),
     dict(splits=3),
     dict(whole_steps=False, splits=2),
+    dict(raster=2),
+    dict(raster=2, accumulate="f16"),
     dict(layout="padded"),
     dict(accumulate="f16"),
     dict(accumulate="f16", whole_steps=False),
