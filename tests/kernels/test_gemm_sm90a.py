@@ -17,7 +17,7 @@ from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
 from helpers.gemm_sweep import name
 from helpers.guarded import OnDevice, host_views
-from kernels.test_ledger import opcodes
+from helpers.ledgers import opcodes
 
 import cuevo
 from cuevo.architectures import architecture
