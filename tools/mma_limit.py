@@ -1,5 +1,6 @@
-"""What bounds a matrix product by `mma.sync`: the same mma with nothing that feeds them, the kernel
-in tools/mma_alone.
+"""The bound of a matrix product by `mma.sync`: the same mma with nothing that feeds them.
+
+The kernel is in tools/mma_alone.
 """
 
 from __future__ import annotations

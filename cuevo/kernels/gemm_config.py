@@ -1,4 +1,4 @@
-"""What the configurations of all GEMM kernels have in common: tile, types, orders, epilogue."""
+"""Base of all GEMM configurations: tile, types, orders of the operands, epilogue."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cuevo.layouts.tiles import OutputTile
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
 _REGISTERS = 65536
-"""Of a multiprocessor."""
+"""32-bit registers of a multiprocessor."""
 
 
 @dataclass(frozen=True)

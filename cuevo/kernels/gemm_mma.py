@@ -1,4 +1,4 @@
-"""What the GEMM kernel variants share: the problem, the configuration, the launch."""
+"""Shared host half of the GEMM kernels: the problem, and for mma.sync configuration and launch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -74,7 +74,7 @@ class Config(ProductConfig):
     layout: str = "swizzled"
     """Stages in shared memory: swizzled or padded."""
     clear: str = "zfill"
-    """What becomes of operand elements that do not exist: zfill, last_stage or none."""
+    """Treatment of operand elements that do not exist: zfill, last_stage or none."""
     max_k: int = 0
     """Largest k; 0: any. If the stages hold all of it, the main loop copies nothing."""
     cache_a: str = "cg"
@@ -84,7 +84,7 @@ class Config(ProductConfig):
     splits: int = 1
     """Threadblocks that share the K tiles of one tile of d."""
     prefetch: str = "L2"
-    """Where c is prefetched to before the main loop: L2, L1 or none."""
+    """Cache that c is prefetched to before the main loop: L2, L1 or none."""
     whole_steps: bool = True
     """Double-buffer fragments by whole steps along k, or with fewer registers (ThreadblockMma)."""
     min_blocks: int = 1
@@ -94,7 +94,7 @@ class Config(ProductConfig):
 
     @property
     def accumulator(self) -> Accumulator:
-        """How accumulators lie."""
+        """Layout of the accumulators."""
         narrow = self.accumulate == "f16"
         if self.instruction == "m8n8k4":
             return M8N8K4_F16 if narrow else M8N8K4
@@ -157,9 +157,10 @@ class Config(ProductConfig):
         """Rows of d that a warp stages at a time: all of its own if the stages' memory holds them,
         else those of one accumulator tile. Beside c, which takes registers, always the latter.
         """
-        rows, own = self.accumulator.tile[0], self.warp_m
+        rows = self.accumulator.tile[0]
         room = self.mma.shared_bytes // (self.threads // 32)
-        return own if self.c == "none" and self.slab_offset(own) <= room else rows
+        held = self.c == "none" and self.slab_offset(self.warp_m) <= room
+        return self.warp_m if held else rows
 
     @property
     def slabs(self) -> int:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 NAME = "gemm_sm90a"
-SUMMARY = "matrix product: tensor maps, mbarriers, wgmma, threadblocks that stay"
+SUMMARY = "matrix product: TMA, mbarriers, wgmma, persistent threadblocks"
 MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
@@ -58,7 +58,7 @@ class Config(ProductConfig):
     block_k: ClassVar[int] = 64
     """k of a stage: rows of 128 bytes, which is what swizzling spans."""
     consumers: ClassVar[int] = 2
-    """Warpgroups that multiply."""
+    """Consumer warpgroups, which multiply."""
     min_blocks: ClassVar[int] = 1
     mma_k: ClassVar[int] = 16
     """k of one instruction."""
@@ -80,12 +80,12 @@ class Config(ProductConfig):
 
     @property
     def accumulator(self) -> Accumulator:
-        """How the accumulators of a warp lie: 16 rows of tiles side by side."""
+        """Layout of a warp's accumulators: 16 rows of tiles side by side."""
         return M16N8
 
     @property
     def threads(self) -> int:
-        """Threads of a block: the warpgroups that multiply, and a warp that asks for boxes."""
+        """Threads of a block: the consumer warpgroups and the producer warp."""
         return 128 * self.consumers + 32
 
     @property
@@ -105,27 +105,27 @@ class Config(ProductConfig):
 
     @property
     def a_bytes(self) -> int:
-        """Of a stage."""
+        """Shared memory of a in a stage."""
         return 2 * self.block_m * self.block_k
 
     @property
     def b_bytes(self) -> int:
-        """Of a stage."""
+        """Shared memory of b in a stage."""
         return 2 * self.block_n * self.block_k
 
     @property
     def stage_bytes(self) -> int:
-        """Of both operands."""
+        """Shared memory of a stage."""
         return self.a_bytes + self.b_bytes
 
     @property
     def a_boxes(self) -> int:
-        """Copies that fill a stage: one, or one for each 64 rows where columns are contiguous."""
+        """Boxes of a in a stage: one, or one for each 64 rows where columns are contiguous."""
         return self.block_m // 64 if self.a_columns else 1
 
     @property
     def b_boxes(self) -> int:
-        """As of a."""
+        """Boxes of b in a stage: one, or one for each 64 columns where rows are contiguous."""
         return 1 if self.b_columns else self.block_n // 64
 
     @property
@@ -156,12 +156,12 @@ class Config(ProductConfig):
 
     @property
     def slabs_at(self) -> int:
-        """Where the slabs are in shared memory: behind the stages."""
+        """Offset of the slabs in shared memory: behind the stages."""
         return self.stages * self.stage_bytes
 
     @property
     def barriers_at(self) -> int:
-        """Where the barriers are: behind the slabs."""
+        """Offset of the barriers: behind the slabs."""
         return self.slabs_at + 4 * self.consumers * self.slab_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""What the macros of ``ptx/lib`` are given: operand tiles, threadblock products, output tiles.
+"""Arguments of the macros of ``ptx/lib``: operand tiles, threadblock products, output tiles.
 
 Templates make these objects from their parameters, host halves from the same numbers, so that a
 tile's size, its threads and its place in shared memory are worked out once.
@@ -55,7 +55,7 @@ class Operand:
 
     @property
     def tile(self) -> SharedTile:
-        """How its chunks lie."""
+        """Layout of its chunks in shared memory."""
         kind = self.layout
         if self.instruction == "m8n8k4":
             kind = "quad columns" if self.transposed else "quads"
@@ -99,7 +99,7 @@ class Operand:
 
     @property
     def pattern(self) -> str:
-        """Which chunks the lanes of a warp supply to ldmatrix (lib/warp_iterator.ptx), or read
+        """Pattern of the chunks that lanes supply to ldmatrix (lib/warp_iterator.ptx), or read
         themselves (lib/warp_iterator_sm70.ptx).
         """
         if self.instruction == "m8n8k4":
@@ -218,7 +218,7 @@ class Slot:
     loads: tuple[FragmentLoad, ...]
     """Loads that come before the products, into registers that none of them reads."""
     reloads: tuple[FragmentLoad, ...]
-    """Where B has one set of registers: the load that follows the products with its group i."""
+    """Load number i follows the products with group i of B, which has one set of registers only."""
     waits: bool
     """Whether the tile has been read after the loads: the next one is waited for."""
 
@@ -231,7 +231,7 @@ class ThreadblockMma:
     b: Operand
     stages: int
     clear: str = "zfill"
-    """What becomes of elements outside of the operands: "zfill": they are zero-filled by the
+    """Treatment of elements outside of the operands: "zfill": they are zero-filled by the
     copies; "last_stage": the stage of the last K tile is cleared before the loop; "none": there are
     none along k."""
     max_k: int = 0
@@ -250,7 +250,7 @@ class ThreadblockMma:
 
     @property
     def shared_bytes(self) -> int:
-        """Of all stages."""
+        """Shared memory of all stages."""
         return self.stages * self.stage_bytes
 
     @property
@@ -288,7 +288,7 @@ class ThreadblockMma:
 
     @property
     def threads(self) -> int:
-        """Of the block."""
+        """Threads of the block."""
         return 32 * self.a.warps * self.b.warps
 
     @property
@@ -400,7 +400,7 @@ class OutputTile:
     threads: int
     columns: int
     rows: int
-    """Of a group."""
+    """Rows of a group."""
     element_bytes: int
     width: int
     """Elements of a thread in a row."""

@@ -41,13 +41,13 @@ class Product:
     """`ThreadblockMma.clear`, and "resident" where the stages hold all of k."""
     whole_steps: bool
     types: tuple[str, str]
-    """Of the operands and of the accumulators."""
+    """Types of the operands and of the accumulators."""
     cache_a: str
     cache_b: str
     access: tuple[int, int]
-    """Of A and of B."""
+    """Bytes that rows of A and of B are aligned to."""
     order: str
-    """Of the prologues: "ab", "a b", "b a" or "a early"."""
+    """Order of the prologues: "ab", "a b", "b a" or "a early"."""
     uses: int
 
     @property
@@ -83,7 +83,40 @@ class Product:
 
 
 Values = Mapping[str, Sequence[Any]]
-"""Those of each parameter."""
+"""Values of each parameter."""
+
+TILINGS: dict[str, Any] = {
+    "stages": (2, 3, 4, 5, 6),
+    "tile": (
+        (16, 16, 16, 16),
+        (16, 64, 16, 16),
+        (32, 32, 32, 32),
+        (32, 32, 16, 8),
+        (48, 32, 48, 32),
+        (64, 32, 16, 32),
+        (64, 64, 32, 32),
+        (64, 96, 32, 48),
+        (64, 128, 32, 64),
+        (96, 64, 48, 64),
+        (128, 64, 64, 32),
+    ),
+    "depth": (16, 32, 64, 96, 128),
+    "instruction": ("m16n8k16", "m16n8k8"),
+    "a_transposed": (False, True),
+    "b_transposed": (False, True),
+    "layout": ("swizzled", "padded"),
+}
+"""m and n of the tile are those of the threadblock, then those of a warp."""
+DETAILS: dict[str, Any] = {
+    "bounds": ("zfill", "zfill, resident", "last_stage, resident", "none", "none, resident"),
+    "whole_steps": (True, False),
+    "types": (("bf16", "f32"), ("f16", "f32"), ("f16", "f16")),
+    "cache_a": ("cg", "ca"),
+    "cache_b": ("cg", "ca"),
+    "access": ((16, 16), (16, 8), (8, 4), (4, 16), (2, 2), (16, 2)),
+    "order": ("ab", "a b", "b a", "a early"),
+    "uses": (1, 2),
+}
 
 
 def drawn(tilings: Values, details: Values, arch: str) -> tuple[Product, ...]:

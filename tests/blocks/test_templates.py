@@ -1,4 +1,4 @@
-"""What the language of the templates makes of an expression that begins with a sign."""
+"""Expressions of the template language that begin with a sign."""
 
 import re
 

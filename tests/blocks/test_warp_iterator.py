@@ -89,7 +89,7 @@ def admitted() -> Iterator[Case]:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Those that must work."""
+    """Cases that must work."""
     return tuple(case for case in admitted() if not list(broken(case.operand)))
 
 

@@ -1,4 +1,4 @@
-"""What the tests of ptx/gemm_sm75.ptx and ptx/gemm_sm70.ptx share: cases, launches, checks."""
+"""Cases, launches and checks of ptx/gemm_sm75.ptx and ptx/gemm_sm70.ptx."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,7 +104,7 @@ def of_halves(case: GemmCase) -> GemmCase:
 
 
 def configuration(variant: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
-    """What is chosen with the settings of the case; without them where they cannot be."""
+    """The choice with the settings of the case; without them where they cannot be."""
     limits = architecture(arch)
     chosen: Config = variant.choose(problem, limits)
     wanted: Config = variant.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ KINDS = (
     Problem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
     Problem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
 )
-"""Of each a kernel that a call can get."""
+"""Problems; a call with each can get a kernel of its own."""
 
 
 def shipped(variant: ModuleType, problem: Problem, arch: str) -> Iterator[Config]:
@@ -366,7 +366,7 @@ def check_constraint(variant: ModuleType, changes: dict[str, Any], reason: str) 
 
 
 def check_choice(variant: ModuleType) -> None:
-    """What is chosen is legal and fills the device."""
+    """The choice is legal and fills the device."""
     arch = architecture(f"sm_{variant.MINIMUM_ARCH}")
     for problem in (
         *KINDS,

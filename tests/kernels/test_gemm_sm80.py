@@ -54,7 +54,7 @@ def main_loop(text: str) -> list[str]:
 @unit
 @pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
 def test_the_loop_is_that_of_the_block(config: Config) -> None:
-    """What tests/blocks finds out about lib/mma_multistage.ptx holds for this kernel's loop."""
+    """Tests of lib/mma_multistage.ptx are tests of this kernel's loop, too."""
     mma = config.mma
     values = {
         "mma": mma,

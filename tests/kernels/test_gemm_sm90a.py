@@ -87,7 +87,7 @@ def aligned(case: GemmCase) -> GemmCase:
 
 
 def configuration(problem: Problem, case: GemmCase) -> Config:
-    """What is chosen with the settings of the case."""
+    """The choice with the settings of the case."""
     chosen = gemm_sm90a.choose(problem, SM_90A)
     return gemm_sm90a.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
 
@@ -250,7 +250,7 @@ KINDS = (
     Problem(1, 500, 501, 500, "bf16", "bf16", False, True, "none", True, True, 16, 16, 16, 2),
     Problem(1, 500, 501, 500, "bf16", "f32", False, True, "none", False, True, 16, 16, 16, 4),
 )
-"""Of each a kernel that a call can get."""
+"""Problems; a call with each can get a kernel of its own."""
 
 
 @unit
