@@ -16,7 +16,7 @@ def test_a_sound_kernel(capsys):
     assert "nothing was found\nd: relative error 1." in printed
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in printed
     assert "ptx/lib/" in printed
-    assert "main loop, ptx/lib/mma_multistage.ptx:" in printed
+    assert "main loop, ptx/gemm_sm80.ptx:" in printed
 
 
 def test_json_has_everything(capsys):
