@@ -218,7 +218,7 @@ def limit(backend: Backend, arguments: argparse.Namespace) -> Any:
 
 
 def variant_of_mma(backend: Backend, size: tuple[int, int, int], dtype: str) -> Any:
-    """What gemm_sm80 would take, where there is a higher kernel variant."""
+    """The configuration of gemm_sm80, where there is a higher kernel variant."""
     from cuevo.architectures import architecture
     from cuevo.kernels import gemm_sm80
 

@@ -1,5 +1,6 @@
-"""What bounds a matrix product by `mma.sync`: the same mma with nothing that feeds them, the kernel
-in tools/mma_alone.
+"""The bound of a matrix product by `mma.sync`: the same mma with nothing that feeds them.
+
+The kernel is in tools/mma_alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cuevo.toolchain.template import RenderedKernel, render
 BLOCK_M, BLOCK_N = 128, 256
 """The threadblock tile that gemm_sm80 takes for large products."""
 THREADS = 256
-K_OF_LAP = 64
+K_OF_ITERATION = 64
 FRAGMENTS = (32, 64)
 """Shape of a warp's fragments, 16-bit numbers: 32 registers a lane."""
 
@@ -44,8 +45,8 @@ def mma_alone(
     views = [view(fragments, name="fragments"), view(sums, name="sums")]
     kernel = instance(dtype)
     loaded = executor_for(device, views).load(kernel)
-    laps = ceil(size[2] / K_OF_LAP)
+    iterations = ceil(size[2] / K_OF_ITERATION)
     pointers = {"fragments": views[0].pointer, "sums": views[1].pointer}
-    params = bytes(kernel.params.pack({**pointers, "laps": laps}))
+    params = bytes(kernel.params.pack({**pointers, "iterations": iterations}))
     grid = (threads(size) // THREADS, 1, 1)
     return lambda: loaded.launch(grid, (THREADS, 1, 1), 0, params, buffers=views)

@@ -143,7 +143,7 @@ class Product:
 
 
 _TILING = {"block_m": 64, "block_n": 64, "block_k": 32, "warp_m": 32, "warp_n": 32, "max_k": 0}
-_NARROW = {"block_n": 128, "stages": 6}
+_NARROW = {"block_n": 128, "stages": 6, "blocks": 132}
 PRODUCTS = (
     Product((1, 100, 72, 136), config={**_TILING, "stages": 2, "splits": 1}),
     Product((1, 128, 128, 256), config={**_TILING, "stages": 6, "splits": 1, "clear": "none"}),
@@ -158,15 +158,14 @@ PRODUCTS = (
         columns=(False, True),
         config={**_TILING, "instruction": "m16n8k8", "layout": "padded", "splits": 1},
     ),
-    Product((1, 130, 70, 200), config={**_TILING, "block_k": 64, "slices": 2, "splits": 1}),
     Product((1, 200, 260, 200), config={**_TILING, "warp_m": 64, "whole_steps": False}),
 )
 
 PRODUCTS_OF_SM_90A = (
-    Product((1, 200, 264, 200), config={"schedule": "cooperative"}),
-    Product((3, 300, 400, 72), c="float32", bias=True, config={"schedule": "cooperative"}),
-    Product((1, 136, 520, 136), columns=(True, True), config={"schedule": "pingpong"} | _NARROW),
-    Product((2, 200, 96, 64), scatter=True, config={"schedule": "pingpong"} | _NARROW),
+    Product((1, 200, 264, 200), config={"blocks": 132}),
+    Product((3, 300, 400, 72), c="float32", bias=True, config={"blocks": 132}),
+    Product((1, 136, 520, 136), columns=(True, True), config=_NARROW),
+    Product((2, 200, 96, 64), scatter=True, config=_NARROW),
 )
 """For devices that have wgmma."""
 

@@ -117,7 +117,7 @@ def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
         k = min(k, config.max_k)
     if hasattr(config, "blocks"):
         # Persistent threadblocks take one tile after the other, in stages that they fill again.
-        config = replace(config, blocks=config.cluster)
+        config = replace(config, blocks=1)
     if config.a_columns:
         m = config.block_m + RAGGED
     a = _normal(rng, (k, m) if config.a_columns else (m, k), config.dtype)

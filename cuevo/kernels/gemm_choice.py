@@ -1,4 +1,4 @@
-"""How a GEMM kernel variant picks one of its tilings."""
+"""Choice of a tiling by a GEMM kernel variant: candidates and their estimated cost."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil

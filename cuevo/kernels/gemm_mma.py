@@ -1,18 +1,19 @@
-"""What the GEMM kernel variants share: the problem, the configuration, the launch."""
+"""Shared host half of the GEMM kernels: the problem, and for mma.sync configuration and launch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.kernels import choice
+from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_violations
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
-from cuevo.layouts.tiles import INSTRUCTIONS, Operand, OutputTile, ThreadblockMma
+from cuevo.layouts.tiles import INSTRUCTIONS, Operand, ThreadblockMma
 from cuevo.toolchain.division import magic
 
-SIZES = {"f16": 2, "bf16": 2, "f32": 4}
+C = TypeVar("C", bound=ProductConfig)
 
 
 @dataclass(frozen=True)
@@ -50,176 +51,48 @@ class Problem:
     """
 
 
-class Staging:
-    """How an epilogue (lib/gemm.ptx) brings accumulators to rows of d: slab by slab, through shared
-    memory of each warp's own.
-    """
-
-    if TYPE_CHECKING:
-        # Of the configuration that is staged.
-        @property
-        def instruction(self) -> str: ...
-        @property
-        def accumulate(self) -> str: ...
-        @property
-        def out_dtype(self) -> str: ...
-        @property
-        def c(self) -> str: ...
-        @property
-        def bias(self) -> bool: ...
-        @property
-        def scatter(self) -> bool: ...
-        @property
-        def c_access(self) -> int: ...
-        @property
-        def d_access(self) -> int: ...
-        @property
-        def exact(self) -> bool: ...
-        @property
-        def slab_rows(self) -> int: ...
-        @property
-        def slab_columns(self) -> int: ...
-
-    @property
-    def staged_bytes(self) -> int:
-        """Bytes of an element of d while it is staged in shared memory: 4 as long as something is
-        to be added to it.
-        """
-        return 4 if self.c != "none" or self.bias else SIZES[self.out_dtype]
-
-    @property
-    def slab_pitch(self) -> int:
-        """Bytes from a staged row to the next: neighbouring rows begin in different banks."""
-        if self.instruction == "m8n8k4":
-            padding = 32 if (self.staged_bytes, self.accumulate) == (2, "f32") else 16
-        else:
-            padding = 32 if self.staged_bytes == 4 else 16
-        return self.slab_columns * self.staged_bytes + padding
-
-    @property
-    def slab_gap(self) -> int:
-        """Bytes left free after every 8 staged rows: rows of m8n8k4's lanes are 8 apart."""
-        return 64 if self.instruction == "m8n8k4" else 0
-
-    @property
-    def slab_bytes(self) -> int:
-        """Shared memory of a warp's slab."""
-        return self.slab_offset(self.slab_rows)
-
-    def slab_offset(self, row: int) -> int:
-        """Bytes from the beginning of a slab to a staged row."""
-        return row * self.slab_pitch + row // 8 * self.slab_gap
-
-    @property
-    def staged_run(self) -> int:
-        """Neighbouring columns of a lane that one store stages."""
-        packed = self.instruction == "m8n8k4" and self.accumulate == "f16"
-        return 16 // self.staged_bytes if packed else 2
-
-    def _output(self, name: str, dtype: str, access: int) -> OutputTile:
-        return OutputTile(
-            name,
-            threads=32,
-            columns=self.slab_columns,
-            rows=self.slab_rows,
-            element_bytes=SIZES[dtype],
-            width=16 // SIZES[self.out_dtype],
-            access=access,
-            exact=self.exact,
-            scatter=self.scatter,
-        )
-
-    @property
-    def d_tile(self) -> OutputTile:
-        """A slab of d in global memory."""
-        return self._output("d", self.out_dtype, self.d_access)
-
-    @property
-    def c_tile(self) -> OutputTile:
-        """A slab of c in global memory."""
-        return self._output("c", self.c, self.c_access)
-
-    @property
-    def c_slabs(self) -> int:
-        """Slabs of c that a warp has in registers: the next one is on its way, unless slabs are
-        those of m8n8k4, which are twice as high.
-        """
-        return 1 if self.instruction == "m8n8k4" else 2
-
-
 @dataclass(frozen=True)
-class Config(Staging):
-    """One instance of a GEMM kernel; the template is given the whole of it."""
+class Config(ProductConfig):
+    """One instance of a GEMM kernel whose warps multiply by mma.sync."""
 
-    block_m: int = 128
-    """Rows of d of a threadblock."""
-    block_n: int = 128
-    """Columns of d of a threadblock."""
     block_k: int = 32
     """k of a pipeline stage."""
     warp_m: int = 64
     """Rows of d of a warp."""
     warp_n: int = 64
     """Columns of d of a warp."""
-    stages: int = 3
-    """Shared-memory stages of a and b, 2 to 6."""
     instruction: str = "m16n8k16"
     """The mma instruction: m16n8k16, m16n8k8 or m8n8k4."""
-    dtype: str = "bf16"
-    """Type of a and b: f16 or bf16."""
     accumulate: str = "f32"
     """Type of the accumulators: f32, or f16 with f16 operands."""
-    out_dtype: str = "bf16"
-    """Type of d and bias: f16, bf16 or f32."""
-    a_columns: bool = False
-    """The columns of a are contiguous: it is read by transposing ldmatrix."""
-    b_columns: bool = False
-    """The columns of b are contiguous: it is read by ldmatrix as it is."""
-    c: str = "none"
-    """Type of c: none, f16, bf16 or f32."""
-    bias: bool = False
-    scatter: bool = False
     a_access: int = 16
     """Bytes of a copy of a: 16, 8 and 4 asynchronously, 2 through a register."""
     b_access: int = 16
-    c_access: int = 16
-    """Bytes of a load of c."""
-    d_access: int = 16
-    """Bytes of a store of d."""
-    exact: bool = False
-    """Rows of c and d end with a whole access: no element needs a predicate of its own."""
+    """Bytes of a copy of b."""
     layout: str = "swizzled"
     """Stages in shared memory: swizzled or padded."""
     clear: str = "zfill"
-    """What becomes of operand elements that do not exist: zfill, last_stage or none."""
+    """Treatment of operand elements that do not exist: zfill, last_stage or none."""
     max_k: int = 0
     """Largest k; 0: any. If the stages hold all of it, the main loop copies nothing."""
     cache_a: str = "cg"
     """Cache operator of the copies of a: cg, past L1, or ca."""
     cache_b: str = "cg"
-    raster: int = 8
-    """Tile rows that are walked together, for operands to stay in L2."""
-    slices: int = 1
-    """Warps that share the k of one warp tile, 1 or 2: fewer reads of shared memory for a small
-    tile of d.
-    """
+    """Cache operator of the copies of b."""
     splits: int = 1
     """Threadblocks that share the K tiles of one tile of d."""
     prefetch: str = "L2"
-    """Where c is prefetched to before the main loop: L2, L1 or none."""
+    """Cache that c is prefetched to before the main loop: L2, L1 or none."""
     whole_steps: bool = True
     """Double-buffer fragments by whole steps along k, or with fewer registers (ThreadblockMma)."""
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
-    def __post_init__(self) -> None:
-        choice.check_types(self)
-
     # -- What the template takes from here ---------------------------------------------------------
 
     @property
     def accumulator(self) -> Accumulator:
-        """How accumulators lie."""
+        """Layout of the accumulators."""
         narrow = self.accumulate == "f16"
         if self.instruction == "m8n8k4":
             return M8N8K4_F16 if narrow else M8N8K4
@@ -231,13 +104,26 @@ class Config(Staging):
         common = (self.instruction, self.threads, self.layout)
         a = Operand(
             "a", self.block_m, self.block_k, self.warp_m, self.a_columns, *common, self.cache_a,
-            self.a_access, self.slices,
+            self.a_access,
         )  # fmt: skip
         b = Operand(
             "b", self.block_n, self.block_k, self.warp_n, not self.b_columns, *common, self.cache_b,
-            self.b_access, self.slices,
+            self.b_access,
         )  # fmt: skip
         return ThreadblockMma(a, b, self.stages, self.clear, self.max_k, self.whole_steps)
+
+    @property
+    def sums(self) -> int:
+        """Registers of a lane's accumulators."""
+        count = self.accumulator.count(self.mma.m_tiles, self.mma.n_tiles)
+        return count // 2 if self.accumulate == "f16" else count
+
+    @property
+    def c_slabs(self) -> int:
+        """Slabs of c that a warp has in registers: the next one is on its way, unless slabs are
+        those of m8n8k4, which are twice as high.
+        """
+        return 1 if self.instruction == "m8n8k4" else 2
 
     @property
     def split(self) -> bool:
@@ -247,7 +133,7 @@ class Config(Staging):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n) * self.slices
+        return 32 * (self.block_m // self.warp_m) * (self.block_n // self.warp_n)
 
     @property
     def mma_k(self) -> int:
@@ -269,25 +155,27 @@ class Config(Staging):
         """Rows of d that a warp stages at a time: all of its own if the stages' memory holds them,
         else those of one accumulator tile. Beside c, which takes registers, always the latter.
         """
-        rows, own = self.accumulator.tile[0], self.warp_m // self.slices
+        rows = self.accumulator.tile[0]
         room = self.mma.shared_bytes // (self.threads // 32)
-        return own if self.c == "none" and self.slab_offset(own) <= room else rows
+        held = self.c == "none" and self.slab_offset(self.warp_m) <= room
+        return self.warp_m if held else rows
 
     @property
     def slabs(self) -> int:
-        """Slabs that a warp stores: its share of the warp tile."""
-        return self.warp_m // self.slices // self.slab_rows
+        """Slabs that a warp stores."""
+        return self.warp_m // self.slab_rows
 
     # -- Launch ------------------------------------------------------------------------------------
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the stages, and in their place the slabs of the warps, or what
-        slices exchange.
-        """
-        warps = self.threads // 32
-        exchanged = 0 if self.slices == 1 else warps * self.warp_m * self.warp_n * 2
-        return max(self.mma.shared_bytes, warps * self.slab_bytes, exchanged)
+        """Dynamic shared memory: the stages, and in their place the slabs of the warps."""
+        return self.mma.shared_bytes + self.slab_excess
+
+    @property
+    def slab_excess(self) -> int:
+        """Bytes by which the slabs are larger than the stages that they take the place of."""
+        return max(0, self.threads // 32 * self.slab_bytes - self.mma.shared_bytes)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tiles of d along m and n."""
@@ -325,8 +213,9 @@ def violations(
     if c.instruction not in instructions:
         yield f"instruction must be one of {', '.join(instructions)}, not {c.instruction!r}"
         return
-    if c.dtype not in ("f16", "bf16") or c.out_dtype not in SIZES or c.c not in ("none", *SIZES):
-        yield f"types are f16, bf16 or f32 (f32: c and d only); got {c.dtype}, {c.out_dtype}, {c.c}"
+    reasons = list(type_violations(c))
+    yield from reasons
+    if reasons:
         return
     if c.accumulate not in ("f32", "f16") or (c.accumulate == "f16" and c.dtype != "f16"):
         yield f"accumulate must be f32, or f16 with f16 operands; got {c.accumulate}, {c.dtype}"
@@ -344,18 +233,12 @@ def violations(
     if c.warp_n % 32:
         yield f"a staged row of {c.warp_n} columns is no multiple of 32"
         return
-    for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
-        if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
-            yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
-            return
-    yield from c.d_tile.violations()
+    reasons = list(output_violations(c))
+    yield from reasons
+    if reasons:
+        return
     if not 2 <= c.stages <= 6:
         yield f"stages must be 2 to 6, not {c.stages}"
-    if c.slices not in (1, 2) or c.warp_m // c.slices % c.accumulator.tile[0]:
-        yield f"slices must be 1, or 2 for a warp tile of an even number of tiles; got {c.slices}"
-        return
-    if c.slices > 1 and c.split:
-        yield "slices and splits do not go together"
     if c.raster < 1:
         yield f"raster must be positive, not {c.raster}"
     if c.prefetch not in ("none", "L1", "L2"):
@@ -367,17 +250,22 @@ def violations(
         yield from _problem_violations(c, problem)
 
 
-def instance_violations(c: Any, problem: Problem, names: tuple[str, ...]) -> Iterator[str]:
+FOLLOWING = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")
+"""Fields of every configuration that are the problem's own."""
+
+
+def instance_violations(
+    c: ProductConfig, problem: Problem, names: tuple[str, ...]
+) -> Iterator[str]:
     """Why an instance was made for another problem: types, orders, and accesses of `names`."""
-    follows = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")
-    for name in follows:
+    for name in FOLLOWING:
         if getattr(c, name) != getattr(problem, name):
             yield f"is an instance for another {name}: {getattr(c, name)}"
     for name in names:
         alignment = getattr(problem, f"{name}_alignment")
         if getattr(c, f"{name}_access") > alignment and (name != "c" or c.c != "none"):
             yield f"accesses {name} by more than the {alignment} bytes that its rows are aligned to"
-    if c.exact and problem.n % whole_access(c):
+    if c.exact and problem.n % c.whole_access:
         yield f"rows of {problem.n} elements end within an access; exact must be False"
 
 
@@ -397,30 +285,25 @@ def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f"{c.splits} splits leave some without a K tile of k = {problem.k}"
 
 
-def whole_access(c: Staging) -> int:
-    """Elements that every access of c and d is a divisor of."""
-    d = c.d_access // SIZES[c.out_dtype]
-    return max(d, 1 if c.c == "none" else c.c_access // SIZES[c.c])
+def adapt_output(config: C, problem: Problem) -> C:
+    """`config` with the fields that every kernel has set to fit the problem."""
+    fitted = replace(
+        config,
+        **{name: getattr(problem, name) for name in FOLLOWING},
+        c_access=min(config.c_access, problem.c_alignment) if problem.c != "none" else 16,
+        d_access=min(config.d_access, problem.d_alignment),
+    )
+    return replace(fitted, exact=problem.n % fitted.whole_access == 0)
 
 
 def adapt(config: Config, problem: Problem) -> Config:
     """`config` with the fields that follow from the problem set to fit it."""
-    fitted = replace(
-        config,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-        a_columns=problem.a_columns,
-        b_columns=problem.b_columns,
-        c=problem.c,
-        bias=problem.bias,
-        scatter=problem.scatter,
+    return replace(
+        adapt_output(config, problem),
         a_access=min(config.a_access, problem.a_alignment),
         b_access=min(config.b_access, problem.b_alignment),
-        c_access=min(config.c_access, problem.c_alignment) if problem.c != "none" else 16,
-        d_access=min(config.d_access, problem.d_alignment),
         accumulate=config.accumulate if problem.dtype == "f16" else "f32",
     )
-    return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:

@@ -36,7 +36,7 @@ SUMMARY = "matrix product of fp16: stages filled through registers, ldmatrix, mm
 MINIMUM_ARCH = 75
 INSTRUCTIONS = ("m16n8k8",)
 DEFAULTS = {"instruction": "m16n8k8", "stages": 2, "dtype": "f16", "out_dtype": "f16"}
-"""Of fields of Config whose own defaults this kernel cannot be."""
+"""Defaults of fields of Config that this kernel needs in place of the class's."""
 
 
 def _shape(*tiling: int, speed: float, min_blocks: int = 1) -> Shape:

@@ -11,14 +11,8 @@ from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
-from cuevo.kernels.gemm_mma import (
-    SIZES,
-    Problem,
-    Staging,
-    instance_violations,
-    values,
-    whole_access,
-)
+from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_violations
+from cuevo.kernels.gemm_mma import Problem, adapt_output, instance_violations, values
 from cuevo.layouts import M16N8, Accumulator
 from cuevo.toolchain.division import magic
 from cuevo.toolchain.header import load_header
@@ -41,71 +35,36 @@ __all__ = [
 ]
 
 NAME = "gemm_sm90a"
-SUMMARY = "matrix product: tensor maps, mbarriers, wgmma, threadblocks that stay"
+SUMMARY = "matrix product: TMA, mbarriers, wgmma, persistent threadblocks"
 MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
-SCHEDULES = ("cooperative", "pingpong")
 _BARRIER_BYTES = 8
 _SHARED_BYTES = architecture(ARCH).shared_per_block
 _MOST_WORKS = 2**31
 
 
 @dataclass(frozen=True)
-class Config(Staging):
-    """One instance; the template is given the whole of it."""
+class Config(ProductConfig):
+    """One instance; block_m is a multiple of 64 for each warpgroup that multiplies."""
 
-    block_m: int = 128
-    """Rows of d of a tile: a multiple of 64 for each warpgroup that multiplies."""
     block_n: int = 256
-    """Columns of d of a tile."""
     stages: int = 4
-    """Shared-memory stages of a and b."""
-    schedule: str = "cooperative"
-    """What two warpgroups multiply: cooperative, the halves of one tile, or pingpong, a tile each,
-    so that one of them stores its tile while the other multiplies.
-    """
-    dtype: str = "bf16"
-    """Type of a and b: f16 or bf16."""
-    out_dtype: str = "bf16"
-    """Type of d and bias: f16, bf16 or f32."""
-    a_columns: bool = False
-    """The columns of a are contiguous."""
-    b_columns: bool = False
-    """The columns of b are contiguous."""
-    c: str = "none"
-    """Type of c: none, f16, bf16 or f32."""
-    bias: bool = False
-    scatter: bool = False
-    c_access: int = 16
-    """Bytes of a load of c."""
-    d_access: int = 16
-    """Bytes of a store of d."""
-    exact: bool = False
-    """Rows of c and d end with a whole access: no element needs a predicate of its own."""
     raster: int = 16
-    """Tile rows that are walked together, for operands to stay in L2."""
-    cluster: int = 1
-    """Threadblocks, 1, 2 or 4, whose tiles lie on top of each other, and which share what they read
-    of b.
-    """
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
 
     block_k: ClassVar[int] = 64
     """k of a stage: rows of 128 bytes, which is what swizzling spans."""
     consumers: ClassVar[int] = 2
-    """Warpgroups that multiply."""
+    """Consumer warpgroups, which multiply."""
     min_blocks: ClassVar[int] = 1
     mma_k: ClassVar[int] = 16
     """k of one instruction."""
     splits: ClassVar[int] = 1
     BOX_BYTES: ClassVar[int] = 64 * 64 * 2
     """64 rows of 64 elements."""
-
-    def __post_init__(self) -> None:
-        choice.check_types(self)
 
     # -- What the template takes from here ---------------------------------------------------------
 
@@ -121,18 +80,18 @@ class Config(Staging):
 
     @property
     def accumulator(self) -> Accumulator:
-        """How the accumulators of a warp lie: 16 rows of tiles side by side."""
+        """Layout of a warp's accumulators: 16 rows of tiles side by side."""
         return M16N8
 
     @property
     def threads(self) -> int:
-        """Threads of a block: the warpgroups that multiply, and a warp that asks for boxes."""
+        """Threads of a block: the consumer warpgroups and the producer warp."""
         return 128 * self.consumers + 32
 
     @property
     def consumer_m(self) -> int:
         """Rows of a tile that a warpgroup multiplies."""
-        return self.block_m if self.schedule == "pingpong" else self.block_m // self.consumers
+        return self.block_m // self.consumers
 
     @property
     def products(self) -> int:
@@ -146,27 +105,27 @@ class Config(Staging):
 
     @property
     def a_bytes(self) -> int:
-        """Of a stage."""
+        """Shared memory of a in a stage."""
         return 2 * self.block_m * self.block_k
 
     @property
     def b_bytes(self) -> int:
-        """Of a stage."""
+        """Shared memory of b in a stage."""
         return 2 * self.block_n * self.block_k
 
     @property
     def stage_bytes(self) -> int:
-        """Of both operands."""
+        """Shared memory of a stage."""
         return self.a_bytes + self.b_bytes
 
     @property
     def a_boxes(self) -> int:
-        """Copies that fill a stage: one, or one for each 64 rows where columns are contiguous."""
+        """Boxes of a in a stage: one, or one for each 64 rows where columns are contiguous."""
         return self.block_m // 64 if self.a_columns else 1
 
     @property
     def b_boxes(self) -> int:
-        """As of a."""
+        """Boxes of b in a stage: one, or one for each 64 columns where rows are contiguous."""
         return 1 if self.b_columns else self.block_n // 64
 
     @property
@@ -197,18 +156,18 @@ class Config(Staging):
 
     @property
     def slabs_at(self) -> int:
-        """Where the slabs are in shared memory: behind the stages."""
+        """Offset of the slabs in shared memory: behind the stages."""
         return self.stages * self.stage_bytes
 
     @property
     def barriers_at(self) -> int:
-        """Where the barriers are: behind the slabs."""
+        """Offset of the barriers: behind the slabs."""
         return self.slabs_at + 4 * self.consumers * self.slab_bytes
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, and one for each warpgroup where they take turns."""
-        return 2 * self.stages + (self.consumers if self.schedule == "pingpong" else 0)
+        """Two for each stage."""
+        return 2 * self.stages
 
     # -- Launch ------------------------------------------------------------------------------------
 
@@ -218,9 +177,8 @@ class Config(Staging):
         return self.barriers_at + self.barriers * _BARRIER_BYTES
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tiles of d along m and n; along m a multiple of the cluster: some may be empty."""
-        down = ceil(problem.m / (self.block_m * self.cluster)) * self.cluster
-        return down, ceil(problem.n / self.block_n)
+        """Tiles of d along m and n."""
+        return ceil(problem.m / self.block_m), ceil(problem.n / self.block_n)
 
     def works(self, problem: Problem) -> int:
         """Tiles of all batches."""
@@ -229,8 +187,7 @@ class Config(Staging):
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the tiles."""
-        most = max(self.blocks // self.cluster, 1) * self.cluster
-        return (min(self.works(problem), most), 1, 1)
+        return (min(self.works(problem), self.blocks), 1, 1)
 
     def workspace(self, problem: Problem) -> tuple[int, int]:
         """None: k is not split."""
@@ -244,8 +201,7 @@ class Config(Staging):
 
     def b_map(self, b: ArrayView) -> TensorMap:
         """The map of b [B, K, N]: (n, k, batch), or (k, n, batch) where columns are contiguous."""
-        rows = self.block_n // self.cluster if self.b_columns else 64
-        return _tensor_map(self.dtype, b, self.b_columns, rows)
+        return _tensor_map(self.dtype, b, self.b_columns, self.block_n if self.b_columns else 64)
 
 
 def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
@@ -276,19 +232,17 @@ def violations(c: Config, arch: Architecture, problem: Problem | None = None) ->
 
 
 def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
-    if c.dtype not in ("f16", "bf16") or c.out_dtype not in SIZES or c.c not in ("none", *SIZES):
-        yield f"types are f16, bf16 or f32 (f32: c and d only); got {c.dtype}, {c.out_dtype}, {c.c}"
-        return
-    if c.schedule not in SCHEDULES:
-        yield f"schedule must be cooperative or pingpong, not {c.schedule!r}"
+    reasons = list(type_violations(c))
+    yield from reasons
+    if reasons:
         return
     if c.block_n not in (64, 128, 192, 256):
         yield f"block_n must be 64, 128, 192 or 256, not {c.block_n}"
         return
     if c.consumer_m < 64 or c.consumer_m % 64 or c.block_m > 256:
         yield (
-            "block_m is a multiple of 64 rows for each warpgroup that multiplies, 256 at most; "
-            f"a {c.schedule} {c.block_m} is not"
+            f"block_m is a multiple of 64 rows for each of {c.consumers} warpgroups, 256 at most; "
+            f"got {c.block_m}"
         )
         return
     if c.accumulators > 128:
@@ -296,20 +250,14 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"tiles of {c.consumer_m} x {c.block_n} take {c.accumulators} accumulators of a lane; "
             "128 are the most"
         )
-    for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
-        if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
-            yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"
-            return
-    yield from c.d_tile.violations()
+    reasons = list(output_violations(c))
+    yield from reasons
+    if reasons:
+        return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
-    if c.cluster not in (1, 2, 4):
-        yield f"cluster must be 1, 2 or 4, not {c.cluster}"
-        return
-    if c.raster < 1 or c.raster % c.cluster:
-        yield f"raster must be positive, and a multiple of the cluster; got {c.raster}"
-    if c.block_n // 64 % c.cluster:
-        yield f"{c.cluster} threadblocks do not share the {c.block_n // 64} boxes of b"
+    if c.raster < 1:
+        yield f"raster must be positive, not {c.raster}"
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.resource_violations(c, arch)
@@ -333,19 +281,7 @@ def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
 
 def adapt(config: Config, problem: Problem) -> Config:
     """`config` with the fields that follow from the problem set to fit it."""
-    fitted = replace(
-        config,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-        a_columns=problem.a_columns,
-        b_columns=problem.b_columns,
-        c=problem.c,
-        bias=problem.bias,
-        scatter=problem.scatter,
-        c_access=min(config.c_access, problem.c_alignment) if problem.c != "none" else 16,
-        d_access=min(config.d_access, problem.d_alignment),
-    )
-    return replace(fitted, exact=problem.n % whole_access(fitted) == 0)
+    return adapt_output(config, problem)
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
@@ -367,12 +303,12 @@ def with_room(config: Config) -> Config:
 # -- Choice ----------------------------------------------------------------------------------------
 
 TILINGS = (
-    ((128, 256, 4, "cooperative"), 1.56),
-    ((128, 192, 5, "cooperative"), 1.56),
-    ((128, 128, 6, "cooperative"), 1.5),
-    ((128, 64, 8, "cooperative"), 0.9),
+    ((128, 256, 4), 1.56),
+    ((128, 192, 5), 1.56),
+    ((128, 128, 6), 1.5),
+    ((128, 64, 8), 0.9),
 )
-"""block_m, block_n, stages, schedule; and the rate of multiply-adds as `gemm.Shape` counts it."""
+"""block_m, block_n, stages; and the rate of multiply-adds as `gemm.Shape` counts it."""
 
 # As steps along k that take as long: see gemm_choice.
 _LAUNCH, _TILE = 90, 103
@@ -380,10 +316,10 @@ _LAUNCH, _TILE = 90, 103
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    for (block_m, block_n, stages, schedule), speed in TILINGS:
+    for (block_m, block_n, stages), speed in TILINGS:
         if block_n > 192 and (problem.c != "none" or problem.bias):
             continue  # What is added to d takes registers that so many accumulators leave none for.
-        yield adapt(Config(block_m, block_n, stages, schedule), problem), speed
+        yield adapt(Config(block_m, block_n, stages), problem), speed
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:

@@ -1,4 +1,4 @@
-"""What the macros of ``ptx/lib`` are given: operand tiles, threadblock products, output tiles.
+"""Arguments of the macros of ``ptx/lib``: operand tiles, threadblock products, output tiles.
 
 Templates make these objects from their parameters, host halves from the same numbers, so that a
 tile's size, its threads and its place in shared memory are worked out once.
@@ -42,8 +42,6 @@ class Operand:
     """Cache operator of its copies: "cg", past L1, or "ca", through it."""
     access: int = 16
     """Bytes that its rows are aligned to in global memory: 16, 8, 4 or 2."""
-    slices: int = 1
-    """Warps that share the K tile of one warp tile, each with its own part of it."""
 
     @property
     def rows(self) -> int:
@@ -57,7 +55,7 @@ class Operand:
 
     @property
     def tile(self) -> SharedTile:
-        """How its chunks lie."""
+        """Layout of its chunks in shared memory."""
         kind = self.layout
         if self.instruction == "m8n8k4":
             kind = "quad columns" if self.transposed else "quads"
@@ -91,8 +89,8 @@ class Operand:
 
     @property
     def steps(self) -> int:
-        """Steps of a K tile, of one warp."""
-        return self.depth // self.step // self.slices
+        """Steps of a K tile."""
+        return self.depth // self.step
 
     @property
     def warps(self) -> int:
@@ -101,7 +99,7 @@ class Operand:
 
     @property
     def pattern(self) -> str:
-        """Which chunks the lanes of a warp supply to ldmatrix (lib/warp_iterator.ptx), or read
+        """Pattern of the chunks that lanes supply to ldmatrix (lib/warp_iterator.ptx), or read
         themselves (lib/warp_iterator_sm70.ptx).
         """
         if self.instruction == "m8n8k4":
@@ -165,25 +163,14 @@ class Operand:
         if self.extent < 1 or self.extent % self.warp_extent:
             yield f"{label}: {self.extent} is no multiple of the warp tile's {self.warp_extent}"
             return
-        if self.steps < 2 or self.depth % (2 * self.step * self.slices):
+        if self.steps < 2 or self.depth % (2 * self.step):
             yield (
                 f"{label}: the K tile of {self.depth} is no even number of the steps of "
-                f"{self.step} of {self.instruction} in {self.slices} slices: fragments are "
-                "double-buffered by step"
+                f"{self.step} of {self.instruction}: fragments are double-buffered by step"
             )
-            return
-        if self.slices & (self.slices - 1):
-            yield f"{label}: {self.slices} slices are no power of two"
             return
         if self.instruction == "m16n8k8" and self.warp_extent % 32 == 24:
             yield f"{label}: a warp tile of {self.warp_extent} ends with three 8x8 blocks of a load"
-            return
-        part = self.depth // self.slices // 8
-        if not self.transposed and part % self.tile.group and self.tile.group % part:
-            yield (
-                f"{label}: slices of {part} chunks do not fit the swizzle of groups of "
-                f"{self.tile.group}"
-            )
             return
         if self.layout == "padded" and self.columns & (self.columns - 1):
             yield f"{label}: padded rows of {self.columns} elements are no power of two"
@@ -204,6 +191,39 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class FragmentLoad:
+    """One load of fragments from shared memory: a group of rows of A, or of columns of B."""
+
+    operand: Operand
+    first: int
+    """Number of the first register that it fills."""
+    step: int
+    """K step of the tile that it reads."""
+    group: int
+    of_next: bool
+    """Whether it reads the next K tile, which has to be there."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of a main-loop iteration: the products of one group of rows of A, one K step deep."""
+
+    number: int
+    step: int
+    group: int
+    a_first: int
+    """Number of the first register of A's fragment."""
+    b_first: int
+    """The same of B's, all groups of it."""
+    loads: tuple[FragmentLoad, ...]
+    """Loads that come before the products, into registers that none of them reads."""
+    reloads: tuple[FragmentLoad, ...]
+    """Load number i follows the products with group i of B, which has one set of registers only."""
+    waits: bool
+    """Whether the tile has been read after the loads: the next one is waited for."""
+
+
+@dataclass(frozen=True)
 class ThreadblockMma:
     """C += A . B of a threadblock over K tiles in a ring of shared-memory stages."""
 
@@ -211,7 +231,7 @@ class ThreadblockMma:
     b: Operand
     stages: int
     clear: str = "zfill"
-    """What becomes of elements outside of the operands: "zfill": they are zero-filled by the
+    """Treatment of elements outside of the operands: "zfill": they are zero-filled by the
     copies; "last_stage": the stage of the last K tile is cleared before the loop; "none": there are
     none along k."""
     max_k: int = 0
@@ -230,7 +250,7 @@ class ThreadblockMma:
 
     @property
     def shared_bytes(self) -> int:
-        """Of all stages."""
+        """Shared memory of all stages."""
         return self.stages * self.stage_bytes
 
     @property
@@ -268,12 +288,23 @@ class ThreadblockMma:
 
     @property
     def threads(self) -> int:
-        """Of the block."""
-        return 32 * self.a.warps * self.b.warps * self.a.slices
+        """Threads of the block."""
+        return 32 * self.a.warps * self.b.warps
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The loops over K tiles, one after the other: "whole" copies tiles all of which exists,
+        "ragged" any tiles, and "draining" none: its tiles are on their way.
+        """
+        if self.resident:
+            return ("draining",)
+        if self.tells_whole:
+            return ("whole", "ragged", "draining")
+        return ("whole" if self.whole else "ragged", "draining")
 
     @property
     def slots(self) -> int:
-        """Parts of a lap: the groups of A of every step."""
+        """Parts of a main-loop iteration: the groups of A of every step."""
         return self.a.steps * self.a.groups
 
     @property
@@ -287,6 +318,46 @@ class ThreadblockMma:
         the next one is waited for.
         """
         return self.slots - 1 - self.lookahead
+
+    @property
+    def schedule(self) -> tuple[Slot, ...]:
+        """The slots of a main-loop iteration in their order."""
+        return tuple(self._slot(number) for number in range(self.slots))
+
+    def _slot(self, number: int) -> Slot:
+        a, b = self.a, self.b
+        step, group = divmod(number, a.groups)
+        coming, following, last = number + self.lookahead, (step + 1) % a.steps, step == a.steps - 1
+        of_a = FragmentLoad(
+            a,
+            coming % (2 * self.lookahead) * a.group_registers,
+            coming // a.groups % a.steps,
+            coming % a.groups,
+            coming >= self.slots,
+        )
+        # B's fragments of the next step: shared out to the slots, or each when it is free.
+        of_b = [
+            FragmentLoad(
+                b,
+                (following % 2 * b.registers if self.whole_steps else 0) + part * b.group_registers,
+                following,
+                part,
+                last,
+            )
+            for part in range(b.groups)
+        ]
+        shared_out = slice(b.groups * group // a.groups, b.groups * (group + 1) // a.groups)
+        in_place = not self.whole_steps and group == a.groups - 1
+        return Slot(
+            number,
+            step,
+            group,
+            a_first=number % (2 * self.lookahead) * a.group_registers,
+            b_first=step % 2 * b.registers if self.whole_steps else 0,
+            loads=(of_a, *(of_b[shared_out] if self.whole_steps else ())),
+            reloads=tuple(of_b) if in_place else (),
+            waits=number == self.waiting_slot,
+        )
 
     def copies(self, operand: Operand, slot: int, whole: bool) -> range:
         """The copies of an operand's next tile that are issued in a slot: spread over those up to
@@ -329,7 +400,7 @@ class OutputTile:
     threads: int
     columns: int
     rows: int
-    """Of a group."""
+    """Rows of a group."""
     element_bytes: int
     width: int
     """Elements of a thread in a row."""

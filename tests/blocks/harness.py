@@ -23,7 +23,7 @@ from cuevo.toolchain.template import RenderedKernel, render
 DIRECTORY = Path(__file__).parent / "ptx"
 """Test kernels and their ``cuevo.h``; ``lib`` in it is the shipped one."""
 ARCHITECTURES = ("sm_80", "sm_90")
-"""Of the CPU executors."""
+"""Architectures of the CPU executors."""
 
 _Case = TypeVar("_Case")
 

@@ -23,10 +23,6 @@ def broken(x: Operand) -> Iterator[str]:
     """Why the macros cannot do what `Operand.violations` lets pass."""
     if x.instruction == "m16n8k8" and x.warp_extent % 32 == 24:
         yield "there is no ldmatrix.x3"
-    if not x.transposed and x.layout == "swizzled":
-        chunks, group = x.depth // x.slices // 8, x.tile.group
-        if chunks % group and group % chunks:
-            yield "a slice begins within a group of chunks, where the places are no XOR apart"
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class Product:
     tile: tuple[int, int, int, int]
     """m and n of the threadblock, and of a warp."""
     depth: int
-    slices: int
     instruction: str
     a_transposed: bool
     b_transposed: bool
@@ -46,26 +41,24 @@ class Product:
     """`ThreadblockMma.clear`, and "resident" where the stages hold all of k."""
     whole_steps: bool
     types: tuple[str, str]
-    """Of the operands and of the accumulators."""
+    """Types of the operands and of the accumulators."""
     cache_a: str
     cache_b: str
     access: tuple[int, int]
-    """Of A and of B."""
+    """Bytes that rows of A and of B are aligned to."""
     order: str
-    """Of the prologues: "ab", "a b", "b a" or "a early"."""
+    """Order of the prologues: "ab", "a b", "b a" or "a early"."""
     uses: int
 
     @property
     def mma(self) -> ThreadblockMma:
         m, n, warp_m, warp_n = self.tile
-        common = (self.instruction, 32 * (m // warp_m) * (n // warp_n) * self.slices, self.layout)
+        common = (self.instruction, 32 * (m // warp_m) * (n // warp_n), self.layout)
         a = Operand(
             "a", m, self.depth, warp_m, self.a_transposed, *common, self.cache_a, self.access[0],
-            self.slices,
         )  # fmt: skip
         b = Operand(
             "b", n, self.depth, warp_n, self.b_transposed, *common, self.cache_b, self.access[1],
-            self.slices,
         )  # fmt: skip
         clear, _, resident = self.bounds.partition(", ")
         held = self.stages * self.depth if resident else 0
@@ -90,7 +83,40 @@ class Product:
 
 
 Values = Mapping[str, Sequence[Any]]
-"""Those of each parameter."""
+"""Values of each parameter."""
+
+TILINGS: dict[str, Any] = {
+    "stages": (2, 3, 4, 5, 6),
+    "tile": (
+        (16, 16, 16, 16),
+        (16, 64, 16, 16),
+        (32, 32, 32, 32),
+        (32, 32, 16, 8),
+        (48, 32, 48, 32),
+        (64, 32, 16, 32),
+        (64, 64, 32, 32),
+        (64, 96, 32, 48),
+        (64, 128, 32, 64),
+        (96, 64, 48, 64),
+        (128, 64, 64, 32),
+    ),
+    "depth": (16, 32, 64, 96, 128),
+    "instruction": ("m16n8k16", "m16n8k8"),
+    "a_transposed": (False, True),
+    "b_transposed": (False, True),
+    "layout": ("swizzled", "padded"),
+}
+"""m and n of the tile are those of the threadblock, then those of a warp."""
+DETAILS: dict[str, Any] = {
+    "bounds": ("zfill", "zfill, resident", "last_stage, resident", "none", "none, resident"),
+    "whole_steps": (True, False),
+    "types": (("bf16", "f32"), ("f16", "f32"), ("f16", "f16")),
+    "cache_a": ("cg", "ca"),
+    "cache_b": ("cg", "ca"),
+    "access": ((16, 16), (16, 8), (8, 4), (4, 16), (2, 2), (16, 2)),
+    "order": ("ab", "a b", "b a", "a early"),
+    "uses": (1, 2),
+}
 
 
 def drawn(tilings: Values, details: Values, arch: str) -> tuple[Product, ...]:
@@ -163,20 +189,16 @@ def extents(case: Product) -> Iterator[tuple[int, int, int]]:
 
 
 def sums(case: Product, arch: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """[slice, m, n]: a [m, k] . b [k, n] of whole tiles, as the tensor cores add it up."""
+    """[m, n]: a [m, k] . b [k, n] of whole tiles, as the tensor cores add it up."""
     dtype, accumulate = case.types
     name = {"f16": tensor_core.F16, "bf16": tensor_core.BF16}[dtype]
     number = architecture(arch).number
     block = tensor_core.block(number)
     step = 4 if case.instruction == "m8n8k4" else INSTRUCTIONS[case.instruction]
     kind = np.float16 if accumulate == "f16" else np.float32
-    each = case.depth // case.slices
-    # The slices of a tile, side by side.
-    a = a.reshape(len(a), -1, case.slices, each).transpose(0, 1, 3, 2)
-    b = b.reshape(-1, case.slices, each, b.shape[1]).transpose(0, 2, 3, 1)
-    a = np.ascontiguousarray(a.reshape(len(a), -1, case.slices)).view(np.uint16)
-    b = np.ascontiguousarray(b.reshape(-1, *b.shape[2:])).view(np.uint16)
-    total = np.zeros((len(a), b.shape[1], case.slices), kind)
+    a = np.ascontiguousarray(a[:, :, None]).view(np.uint16)
+    b = np.ascontiguousarray(b[:, :, None]).view(np.uint16)
+    total = np.zeros((len(a), b.shape[1], 1), kind)
     with np.errstate(all="ignore"):
         for k in range(0, len(b), step):
             left, right = a[:, k : k + step], b[k : k + step]
@@ -184,7 +206,7 @@ def sums(case: Product, arch: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
                 total = quad_product(left, right, total, number)
             else:
                 total = tensor_core.multiply_accumulate(left, right, total, name, block)
-    return np.ascontiguousarray(total.transpose(2, 0, 1))
+    return np.ascontiguousarray(total[:, :, 0])
 
 
 def stored(matrix: np.ndarray, transposed: bool, access: int) -> Strided:
@@ -231,7 +253,7 @@ def check(kernel: str, place: Executor, case: Product) -> LoadedKernel:
             numbers[f"{x.name}_step_pass"] = stride * x.pass_rows
             numbers[f"{x.name}_step_tile"] = stride * x.depth if x.transposed else 2 * x.depth
         kind = np.float16 if accumulate == "f16" else np.float32
-        products = empty((case.uses, case.slices, m_tile, n_tile), kind)
+        products = empty((case.uses, m_tile, n_tile), kind)
         dirty = empty((mma.threads,), np.uint32)
         loaded = run(
             place,

@@ -25,7 +25,7 @@ from cuevo.executors.protocol import Executor
 from cuevo.layouts import SharedTile
 
 PAINT = 0xA5
-"""What shared memory holds before."""
+"""Bytes that shared memory holds before."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Case:
     access: int
     cache: str
     what: str
-    """Where nothing exists: "zeros" or "keep"; "whole": everything does."""
+    """Result where nothing exists: "zeros" or "keep"; "whole": everything does."""
     calls: str
-    """Which passes, in one call or several."""
+    """Passes, in one call or several."""
 
     @property
     def tile(self) -> SharedTile:
@@ -49,13 +49,13 @@ class Case:
 
     @property
     def pass_rows(self) -> int:
-        """As `layouts.Operand` has it."""
+        """Rows of a pass, as `layouts.Operand` has them."""
         period = self.tile.period
         return min(self.threads // self.chunks // period * period, self.rows)
 
     @property
     def passes(self) -> tuple[range, ...]:
-        """Of each call."""
+        """Passes of each call."""
         total = ceil(self.rows / self.pass_rows)
         return {
             "all": (range(total),),
@@ -65,7 +65,7 @@ class Case:
 
 
 def possible(case: Case) -> bool:
-    """What `layouts.Operand` says of the same numbers."""
+    """Legality of the same numbers by `layouts.Operand`."""
     power_of_two = not case.chunks & (case.chunks - 1)
     return (
         case.threads >= case.chunks * case.tile.period

@@ -39,7 +39,7 @@ SHAPES = {
 }
 """groups, group_step, clusters, cluster_step, tile_step, all steps in rows of a group."""
 MOST_REGISTERS = 64
-"""Of a fragment: two or three have room in a thread."""
+"""Registers of a fragment: two or three have room in a thread."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,13 @@ def admitted() -> tuple[Case, ...]:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Those that must work."""
+    """Cases that must work."""
     return tuple(case for case in admitted() if not list(broken(case)))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the tile begins, and what exists."""
+    """Beginning of the tile, and the extents that exist."""
 
     rows: int
     columns: int
@@ -217,7 +217,7 @@ class Model:
 
 
 def targets(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, int]:
-    """Where the rows go, some out of range, on both sides and by far; and the bound."""
+    """Targets of the rows, some out of range, on both sides and by far; and the bound."""
     bound = rows * 5 // 4
     found = rng.permutation(bound)[:rows].astype(np.int64)
     outside = np.array([-1, bound, bound + 3, 2**31, 2**32, -(2**63), 2**63 - 1])
@@ -369,7 +369,7 @@ def check_prefetch(executor: Executor, case: Case) -> None:
 
 
 def check_every_line(executor: Executor, case: Case) -> None:
-    """Of rows that begin anywhere."""
+    """Lines asked for, of rows that begin anywhere."""
     place = Place(12 * case.rows, case.columns)
     pitch = -(-place.columns * case.element_bytes // 16) * 16 + 16
     found, wanted = asked_for(executor, case, place, pitch, [case.script])

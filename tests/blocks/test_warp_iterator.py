@@ -30,7 +30,6 @@ from cuevo.layouts.tiles import INSTRUCTIONS, Operand
 EXTENTS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 WARP_EXTENTS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 192, 256)
 DEPTHS = (16, 32, 48, 64, 80, 96, 112, 128, 192)
-SLICES = (1, 2, 4)
 MOST_WARPS = 32
 
 # What a lane supplies, as lib/warp_iterator.ptx says: row, chunk.
@@ -60,13 +59,12 @@ class Case:
     extent: int
     warp_extent: int
     depth: int
-    slices: int
 
     @property
     def operand(self) -> Operand:
         """With as many threads as it takes to copy it and to read all of it."""
         chunks = (self.extent if self.transposed else self.depth) // 8
-        warps = max(self.extent // self.warp_extent * self.slices, ceil(8 * chunks / 32))
+        warps = max(self.extent // self.warp_extent, ceil(8 * chunks / 32))
         return Operand(threads=32 * min(warps, MOST_WARPS), **asdict(self))
 
 
@@ -81,10 +79,9 @@ def admitted() -> Iterator[Case]:
         extent=EXTENTS,
         warp_extent=WARP_EXTENTS,
         depth=DEPTHS,
-        slices=SLICES,
     ):
         warps, rest = divmod(case.extent, case.warp_extent)
-        if rest or warps * case.slices > MOST_WARPS:
+        if rest or warps > MOST_WARPS:
             continue
         if not list(case.operand.violations()):
             yield case
@@ -92,12 +89,12 @@ def admitted() -> Iterator[Case]:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """Those that must work."""
+    """Cases that must work."""
     return tuple(case for case in admitted() if not list(broken(case.operand)))
 
 
 def fragments(x: Operand, tile: np.ndarray) -> np.ndarray:
-    """[slice and warp, step, register, lane], by the fragments of the instruction."""
+    """[warp, step, register, lane], by the fragments of the instruction."""
     step = INSTRUCTIONS[x.instruction]
     of_a = {16: layouts.MMA_M16N8K16_A, 8: layouts.MMA_M16N8K8_A}[step]
     of_b = {16: layouts.MMA_M16N8K16_B, 8: layouts.MMA_M16N8K8_B}[step]
@@ -109,8 +106,8 @@ def fragments(x: Operand, tile: np.ndarray) -> np.ndarray:
             block = matrix[first : first + height, k : k + step]
             held = of_a.gather(block) if x.name == "a" else of_b.gather(block.T)
             found.append(np.ascontiguousarray(held).view(np.uint32)[..., 0].T)
-    by_step = np.stack(found).reshape(x.slices, x.steps, x.warps, -1, 32)
-    return by_step.swapaxes(1, 2).reshape(-1, x.steps, by_step.shape[3], 32)
+    by_step = np.stack(found).reshape(x.steps, x.warps, -1, 32)
+    return by_step.swapaxes(0, 1)
 
 
 def check(place: Executor, case: Case) -> None:
@@ -233,7 +230,7 @@ def counts() -> dict[str, tuple[int, int]]:
 @pytest.mark.unit
 def test_the_number_of_combinations() -> None:
     assert counts() == {
-        "operands": (5437, 152),
+        "operands": (3122, 148),
         "loads": (574, 77),
     }
 

@@ -16,7 +16,7 @@ def test_a_kernel_without_findings(capsys):
     assert "nothing was found\nd: relative error 1." in printed
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in printed
     assert "ptx/lib/" in printed
-    assert "main loop, ptx/lib/mma_multistage.ptx:" in printed
+    assert "main loop, ptx/gemm_sm80.ptx:" in printed
 
 
 def test_json_has_everything(capsys):
@@ -31,7 +31,7 @@ def test_json_has_everything(capsys):
 
 
 def test_a_kernel_of_one_architecture(capsys):
-    settings = ["--set", "block_n=64", "--set", "cluster=1", "--set", "stages=3"]
+    settings = ["--set", "block_n=64", "--set", "stages=3"]
     assert main(["check", "gemm_sm90a", *settings, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["arch"], report["ok"]) == ("sm_90a", True)

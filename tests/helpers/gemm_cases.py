@@ -21,7 +21,7 @@ from cuevo.ops.gemm_problem import check_operands, state_problem
 from cuevo.sim.arithmetic import float32, halves, tensor_core
 
 TOLERANCE = {"bf16": 3e-3, "f16": 4e-4, "f32": 1e-6}
-"""Of the relative error by norm against float64: the result is rounded to this type."""
+"""Bound of the relative error by norm against float64, of results rounded to this type."""
 
 LAYOUTS = (
     "packed",
@@ -36,7 +36,7 @@ LAYOUTS = (
     "reversed B",
     "batch inside",
 )
-"""Of a and b. "shared": without a batch axis, where there are batches."""
+"""Layouts of a and b. "shared": without a batch axis, where there are batches."""
 C_LAYOUTS = (*LAYOUTS[:5], "reversed", "broadcast", "shared", "broadcast B", "batch inside")
 OUT_LAYOUTS = ("new", *LAYOUTS[:5], "reversed", "batch inside")
 SCATTERS = ("none", "permuted", "spread", "dropped", "all dropped")
@@ -65,7 +65,7 @@ class GemmCase:
     batch: int = 0
     """0: a and b have no batch axis."""
     a_order: str = "rows"
-    """What is contiguous of op(a): "rows" or "columns"."""
+    """Contiguous axis of op(a): "rows" or "columns"."""
     b_order: str = "rows"
     trans_a: bool = False
     trans_b: bool = False
@@ -87,7 +87,7 @@ class GemmCase:
 
     @property
     def rows(self) -> int:
-        """Of c and of the result."""
+        """Rows of c and of the result."""
         more = {"spread": 1.5, "dropped": 0.7}.get(self.scatter, 1.0)
         return max(1, int(self.m * more))
 
@@ -197,7 +197,7 @@ def _put(x: np.ndarray, values: np.ndarray) -> None:
 
 
 def _scatter(case: GemmCase) -> np.ndarray:
-    """Where the rows go: some out of range, on both sides and by far, where rows are dropped."""
+    """Targets of the rows: some out of range, on both sides and by far, where rows are dropped."""
     rng = np.random.default_rng(case.seed + 1)
     if case.scatter == "all dropped":
         return np.full(case.m, -1, np.int64)
@@ -220,7 +220,7 @@ class Arrays:
     out: Strided | None
     """None: the call makes it."""
     before: np.ndarray
-    """Of the result, [B?, rows, N]: what it is where no row is stored."""
+    """The result where no row is stored, [B?, rows, N]."""
 
     def call(self, case: GemmCase) -> dict[str, Strided]:
         """The arrays by their names as arguments of `cuevo.gemm`."""
@@ -290,7 +290,7 @@ def problem_of(case: GemmCase, views: Mapping[str, ArrayView]) -> Problem:
 
 
 def configuration(case: GemmCase, views: Mapping[str, ArrayView], arch: Architecture) -> Config:
-    """What is chosen with the settings of the case; without them where they cannot be."""
+    """The choice with the settings of the case; without them where they cannot be."""
     problem = problem_of(case, views)
     chosen = gemm_sm80.choose(problem, arch)
     wanted = gemm_sm80.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]

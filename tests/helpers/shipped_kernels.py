@@ -17,7 +17,6 @@ which names those that spill, and takes an hour on two cores: see `helpers.spill
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -234,16 +233,14 @@ def product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
 
 
 def wgmma_configurations(order: int, kind: int, dtype: str) -> list[WgmmaConfig]:
-    """As `product_configurations`, of `gemm_sm90a`; pairs of warpgroups that take turns, too."""
+    """As `product_configurations`, of `gemm_sm90a`."""
     c, bias, scatter, out, alignment, _ = PRODUCTS[kind]
     types = {"own": dtype, "none": "none", "f32": "f32"}
     problem = GemmProblem(
         1, 1000, 1000 + (alignment == 2), 1000, dtype, types[out], *ORDERS[order], types[c],
         bias, scatter, 16, 16, max(alignment, 4), max(alignment, 4),
     )  # fmt: skip
-    found = [config for config, _ in gemm_sm90a.candidates(problem)]
-    turns = [replace(x, schedule="pingpong", stages=4) for x in found if x.block_n == 128]
-    return [*found, *(turns if (c, bias) == ("none", False) else ())]
+    return [config for config, _ in gemm_sm90a.candidates(problem)]
 
 
 def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -252,7 +249,7 @@ def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         dtype = ("bf16", "f16")[(order + kind) % 2]
         for index, config in enumerate(wgmma_configurations(order, kind, dtype)):
             if (index + order + kind) % 2 == 0:
-                tiling = f"{config.block_m}x{config.block_n}-{config.stages}-{config.schedule}"
+                tiling = f"{config.block_m}x{config.block_n}-{config.stages}"
                 name = f"wgmma-{tiling}-order{order}-kind{kind}"
                 yield f"gemm-{name}", gemm_sm90a.NAME, gemm_sm90a.values(config)
 

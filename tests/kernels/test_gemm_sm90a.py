@@ -45,16 +45,16 @@ LAUNCHED = load_header().kernels[gemm_sm90a.NAME]
 # -- Cases -----------------------------------------------------------------------------------------
 
 SHAPES = tuple(
-    dict(block_m=m, block_n=n, stages=stages, schedule=schedule)
-    for m, n, stages, schedule in (
-        (128, 256, 4, "cooperative"),
-        (128, 192, 5, "cooperative"),
-        (128, 128, 6, "cooperative"),
-        (128, 64, 3, "cooperative"),
-        (256, 64, 2, "cooperative"),
-        (64, 64, 4, "pingpong"),
-        (128, 128, 4, "pingpong"),
-        (64, 192, 3, "pingpong"),
+    dict(block_m=m, block_n=n, stages=stages)
+    for m, n, stages in (
+        (128, 256, 4),
+        (128, 192, 5),
+        (128, 128, 6),
+        (128, 64, 3),
+        (256, 64, 2),
+        (128, 64, 4),
+        (256, 128, 3),
+        (128, 192, 3),
     )
 )
 DETAILS: tuple[dict[str, Any], ...] = (
@@ -87,7 +87,7 @@ def aligned(case: GemmCase) -> GemmCase:
 
 
 def configuration(problem: Problem, case: GemmCase) -> Config:
-    """What is chosen with the settings of the case."""
+    """The choice with the settings of the case."""
     chosen = gemm_sm90a.choose(problem, SM_90A)
     return gemm_sm90a.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
 
@@ -190,26 +190,6 @@ def test_every_bit_on_a_device(executor: DriverExecutor, case: GemmCase) -> None
     check(case, executor)
 
 
-CLUSTERS = (
-    dict(cluster=2),
-    dict(cluster=4, raster=4),
-    dict(cluster=2, block_m=256, block_n=128, raster=2),
-    dict(cluster=2, block_n=128, stages=3, schedule="pingpong", blocks=7),
-)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("settings", CLUSTERS, ids=str)
-@pytest.mark.parametrize("case", CASES[::6], ids=name)
-def test_clusters_on_a_device(
-    executor: DriverExecutor, case: GemmCase, settings: dict[str, Any]
-) -> None:
-    if executor.arch != "sm_90":
-        pytest.skip(f"the kernel is for sm_90a; this is {executor.arch}")
-    tiling = dict(block_m=128, block_n=256, stages=3, schedule="cooperative") | settings
-    check(replace(case, settings=tuple(tiling.items())), executor)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES[::3], ids=name)
 def test_near_float64_on_a_device(executor: DriverExecutor, case: GemmCase) -> None:
@@ -262,18 +242,16 @@ def test_the_sweep_has_everything() -> None:
 
 
 @unit
-@pytest.mark.parametrize("schedule", gemm_sm90a.SCHEDULES)
-def test_the_machine_code_has_what_the_head_says(schedule: str, tmp_path: Path) -> None:
-    config = Config(128, 128, 4, schedule, exact=True)
+def test_the_machine_code_has_what_the_head_says(tmp_path: Path) -> None:
+    config = Config(128, 128, 4, exact=True)
     rendered = render(gemm_sm90a.NAME, gemm_sm90a.values(config))
     wgmma, boxes = (
         eval(re.search(pattern, rendered.text)[1])  # type: ignore[index]
         for pattern in (r"//   wgmma (\d+ \* \d+) of", r"//   boxes (\d+),")
     )
     found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
-    takers = 1 if schedule == "pingpong" else 2
     instructions = sum(count for code, count in found.items() if code.startswith("HGMMA"))
-    assert instructions * takers == wgmma
+    assert instructions * config.consumers == wgmma
     assert sum(count for code, count in found.items() if code.startswith("UTMALDG")) == boxes
     assert not any(code.startswith(("LDL", "STL")) for code in found)
 
@@ -289,18 +267,14 @@ PROBLEM = Problem(1, 500, 500, 500, "bf16", "bf16")
     ("changes", "reason"),
     [
         (dict(dtype="f32"), "types are f16, bf16 or f32 (f32: c and d only)"),
-        (dict(schedule="alone"), "schedule must be cooperative or pingpong, not 'alone'"),
         (dict(block_n=96), "block_n must be 64, 128, 192 or 256, not 96"),
-        (dict(block_m=64), "a cooperative 64 is not"),
-        (dict(block_m=96, schedule="pingpong"), "a pingpong 96 is not"),
+        (dict(block_m=64), "for each of 2 warpgroups, 256 at most; got 64"),
+        (dict(block_m=192), "for each of 2 warpgroups, 256 at most; got 192"),
         (dict(block_m=256, block_n=256, stages=2), "take 256 accumulators of a lane; 128 are the"),
         (dict(d_access=32), "d_access must be 16, 8, 4 or 2, and at least an element; got 32"),
         (dict(stages=1), "stages must be 2 to 16, not 1"),
         (dict(stages=8), "bytes of shared memory; a block of sm_90a has 232448"),
-        (dict(raster=0), "raster must be positive, and a multiple of the cluster; got 0"),
-        (dict(cluster=2, raster=3), "a multiple of the cluster; got 3"),
-        (dict(cluster=3), "cluster must be 1, 2 or 4, not 3"),
-        (dict(cluster=4), "4 threadblocks do not share the 2 boxes of b"),
+        (dict(raster=0), "raster must be positive, not 0"),
         (dict(blocks=0), "blocks must be positive, not 0"),
         (dict(a_columns=True), "is an instance for another a_columns: True"),
         (dict(d_access=16), None),
@@ -354,7 +328,7 @@ def test_large_aligned_problems_take_it(monkeypatch: pytest.MonkeyPatch) -> None
         assert dispatch(VARIANTS, other, SM_90A) is gemm_sm80
     assert dispatch(VARIANTS, large, architecture("sm_90")) is gemm_sm80
     assert dispatch(VARIANTS, large, SM_90A, {"splits": 2}) is gemm_sm80
-    assert dispatch(VARIANTS, replace(large, m=64), SM_90A, {"schedule": "pingpong"}) is gemm_sm90a
+    assert dispatch(VARIANTS, replace(large, m=64), SM_90A, {"blocks": 7}) is gemm_sm90a
     assert dispatch(VARIANTS, large, SM_90A, {"nonsense": 2}) is gemm_sm90a
     monkeypatch.setenv(ENVIRONMENT, "sm_90")
     assert dispatch(VARIANTS, replace(large, m=64), SM_90A) is gemm_sm90a

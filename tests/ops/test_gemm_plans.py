@@ -27,7 +27,18 @@ def test_a_configuration_of_ones_own() -> None:
     place = Recorder()
     case = GemmCase(50, 40, 70, "f16", "f32", c="bf16", beta=1.0, a_order="columns", seed=9)
     arrays, call = cases.arguments(case)
-    config = Config(64, 64, 32, 32, 32, 2, dtype="bf16", out_dtype="f16", bias=True, scatter=True)
+    config = Config(
+        64,
+        64,
+        2,
+        block_k=32,
+        warp_m=32,
+        warp_n=32,
+        dtype="bf16",
+        out_dtype="f16",
+        bias=True,
+        scatter=True,
+    )
     found = cuevo.gemm(**call, device=place, config=config)
     (loaded,) = place.configs
     follows = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")

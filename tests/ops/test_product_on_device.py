@@ -146,7 +146,9 @@ def test_an_index_vector_on_the_host(executor: DriverExecutor) -> None:
 def test_torch(executor: DriverExecutor, case: GemmCase) -> None:
     torch = pytest.importorskip("torch")
     arrays, call = make(case, executor)
-    config = Config(64, 64, 32, 32, 32, 3, splits=dict(case.settings).get("splits", 1))
+    config = Config(
+        64, 64, 3, block_k=32, warp_m=32, warp_n=32, splits=dict(case.settings).get("splits", 1)
+    )
     kinds = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
     call = tensors(torch, call) | {"config": config, "out_dtype": kinds[case.out_dtype]}
     out = cuevo.gemm(**call)

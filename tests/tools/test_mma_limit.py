@@ -9,7 +9,7 @@ from cuevo.toolchain.assembler import assemble
 from mma_limit import FRAGMENTS, instance, mma_alone, threads
 
 SIZE = (128, 512, 100)
-"""Two threadblocks, two laps."""
+"""Two threadblocks, two iterations."""
 
 
 @pytest.mark.kernel

@@ -7,7 +7,7 @@
 /* The fragments that warps read from an operand's tile in shared memory. */
 typedef struct warp_iterator_params {
     const void *tile; /* [rows, columns], 16-bit, contiguous */
-    void *fragments;  /* [slice, warp, step, register, lane], 32-bit */
+    void *fragments;  /* [warp, step, register, lane], 32-bit */
 } warp_iterator_params;
 
 void warp_iterator(const warp_iterator_params params);
@@ -71,12 +71,12 @@ void row_sum(const rows_params params);
 void row_softmax(const rows_params params);
 void layer_norm(const rows_params params);
 
-/* Sums of one tile of a threadblock, of each slice of k by itself; twice, with another b the second time. */
+/* Sums of one tile of a threadblock; twice, with another b the second time. */
 typedef struct product_params {
     const void *a;      /* rows of k elements; transposed: rows of m elements */
     const void *b;      /* rows of n elements; not transposed: rows of k elements */
     const void *other;  /* the b of the second time */
-    void *products;     /* [use, slice, block_m, block_n], fp32 or fp16 */
+    void *products;     /* [use, block_m, block_n], fp32 or fp16 */
     uint32_t *dirty;    /* [thread]: bits that are found changed in stages that are free */
     int64_t a_stride;
     int64_t a_step_pass;

@@ -175,7 +175,7 @@ def _gemm(case: GemmCase, arch: str, **config: Any) -> Original:
 def _gemm_sm90a(
     *, m: int = 264, n: int = 44, a_order: str = "rows", b_order: str = "rows", **config: Any
 ) -> Original:
-    """Four laps along k, of which the last one is ragged."""
+    """Four iterations along k, of which the last one is ragged."""
     case = GemmCase(
         m, n, 200, "f16", "f16", a_order=a_order, b_order=b_order,
         a_layout="aligned 16", b_layout="aligned 16",
@@ -210,19 +210,11 @@ CASES: dict[str, Callable[[], Original]] = {
         GemmCase(70, 60, 400, "f16", "f16", c="f32", beta=0.5), "sm_80", splits=1
     ),
     "gemm_sm80, splits": lambda: _gemm(GemmCase(30, 40, 400, "f16", "f16"), "sm_80", splits=2),
-    # A threadblock with three tiles of four laps in three stages, so that each tile begins with
+    # Three tiles of four iterations for one threadblock, in three stages: each tile begins with
     # another stage, and stages are filled again.
-    "gemm_sm90a": lambda: _gemm_sm90a(block_n=64, stages=3, blocks=1, schedule="cooperative"),
-    # Two tiles for each of the warpgroups: four laps in three stages are a stage further each time.
-    "gemm_sm90a, pingpong": lambda: _gemm_sm90a(
-        block_m=64, block_n=64, stages=3, blocks=1, schedule="pingpong", m=200
-    ),
-    # Two tiles on top of each other, twice.
-    "gemm_sm90a, clusters": lambda: _gemm_sm90a(
-        block_n=128, stages=2, blocks=2, schedule="cooperative", cluster=2, raster=2, n=136
-    ),
+    "gemm_sm90a": lambda: _gemm_sm90a(block_n=64, stages=3, blocks=1),
     "gemm_sm90a, columns": lambda: _gemm_sm90a(
-        block_n=64, stages=2, schedule="cooperative", a_order="columns", b_order="columns"
+        block_n=64, stages=2, blocks=132, a_order="columns", b_order="columns"
     ),
     "gemm_sm75": lambda: _gemm(GemmCase(70, 60, 200, "f16", "f16", c="f32", beta=0.5), "sm_75"),
 }

@@ -1,10 +1,10 @@
-"""ptx/gemm_sm75.ptx and ptx/gemm_sm70.ptx: every bit, bank conflicts, resources, constraints."""
+"""Cases, launches and checks of ptx/gemm_sm75.ptx and ptx/gemm_sm70.ptx."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from re import findall
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,6 @@ from helpers.attention_sweep import Deck
 from helpers.executors import shared
 from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
-from helpers.gemm_sweep import name
 from helpers.guarded import OnDevice, host_views
 from helpers.ledgers import opcodes
 from helpers.spills import LOWER_PRODUCTS as KINDS
@@ -34,12 +33,8 @@ from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
-kernel = pytest.mark.kernel
-unit = pytest.mark.unit
-
 VARIANTS = {"sm_75": gemm_sm75, "sm_70": gemm_sm70}
 """By the architecture that each is for."""
-BOTH = pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda variant: variant.NAME)
 
 # -- Cases -----------------------------------------------------------------------------------------
 
@@ -76,8 +71,8 @@ DETAILS: tuple[dict[str, Any], ...] = (
     dict(splits=2),
     dict(splits=3),
     dict(whole_steps=False, splits=2),
-    dict(slices=2),
-    dict(slices=2, accumulate="f16"),
+    dict(raster=2),
+    dict(raster=2, accumulate="f16"),
     dict(layout="padded"),
     dict(accumulate="f16"),
     dict(accumulate="f16", whole_steps=False),
@@ -110,7 +105,7 @@ def of_halves(case: GemmCase) -> GemmCase:
 
 
 def configuration(variant: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
-    """What is chosen with the settings of the case; without them where they cannot be."""
+    """The choice with the settings of the case; without them where they cannot be."""
     limits = architecture(arch)
     chosen: Config = variant.choose(problem, limits)
     wanted: Config = variant.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
@@ -144,9 +139,7 @@ _sums_of_one = cases.sums
 
 
 def sums(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
-    """`gemm_cases.sums`, with slices, and with what stands for m8n8k4 from sm_80 on."""
-    if config.slices > 1:
-        return _sums_of_slices(a, b, config, arch)
+    """`gemm_cases.sums`, with what stands for m8n8k4 from sm_80 on."""
     number = architecture(arch).number
     with pytest.MonkeyPatch.context() as patch:
         if config.instruction == "m8n8k4" and number >= 80:
@@ -156,20 +149,6 @@ def sums(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
                 lambda a, b, c, *_: quad_product(a, b, c, number),
             )
         return _sums_of_one(a, b, config, arch)
-
-
-def _sums_of_slices(a: np.ndarray, b: np.ndarray, config: Config, arch: str) -> np.ndarray:
-    """Two warps take the halves of every K tile; their sums are added up."""
-    depth = config.block_k // 2
-    one = replace(config, slices=1, block_k=depth)
-    more = -a.shape[2] % config.block_k
-    a = np.pad(a, ((0, 0), (0, 0), (0, more)))
-    b = np.pad(b, ((0, 0), (0, more), (0, 0)))
-    which = np.arange(a.shape[2]) // depth % 2
-    first, second = (sums(a[:, :, which == i], b[:, which == i], one, arch) for i in range(2))
-    if config.accumulate == "f16":
-        return (first.astype(np.float16) + second.astype(np.float16)).astype(np.float32)
-    return first + second
 
 
 def launch(
@@ -225,68 +204,21 @@ def check(variant: ModuleType, case: GemmCase, place: SimExecutor | DriverExecut
         cases.check(case, arrays.out.array, arrays, config, place.arch)
 
 
-@kernel
-@pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
-def test_every_bit_on_sm_75(case: GemmCase) -> None:
-    check(gemm_sm75, case, shared("sm_75"))
+def check_near_float64(variant: ModuleType, case: GemmCase) -> None:
+    """The case without what makes results far from float64."""
+    case = replace(case, values="normal", alpha=1.0, c="none", scatter="none", settings=())
+    arrays, _ = launch(variant, case, shared(f"sm_{variant.MINIMUM_ARCH}"))
+    assert arrays.out is not None
+    cases.check_near(case, arrays.out.array, arrays)
 
 
-@kernel
-@pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
-def test_every_bit_on_sm_70(case: GemmCase) -> None:
-    check(gemm_sm70, case, shared("sm_70"))
-
-
-@kernel
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES["sm_70"][::9], ids=name)
-def test_every_bit_of_m8n8k4_on_later_architectures(case: GemmCase, arch: str) -> None:
-    """From sm_80 on it is made of fp32 arithmetic."""
-    check(gemm_sm70, case, shared(arch))
-
-
-@kernel
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES["sm_75"][::19], ids=name)
-def test_every_bit_of_m16n8k8_on_later_architectures(case: GemmCase, arch: str) -> None:
-    check(gemm_sm75, case, shared(arch))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES["sm_75"], ids=name)
-def test_every_bit_of_the_sm_75_variant_on_a_device(
-    executor: DriverExecutor, case: GemmCase
-) -> None:
-    check(gemm_sm75, case, executor)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES["sm_70"], ids=name)
-def test_every_bit_of_the_sm_70_variant_on_a_device(
-    executor: DriverExecutor, case: GemmCase
-) -> None:
-    check(gemm_sm70, case, executor)
-
-
-@kernel
-@pytest.mark.parametrize("case", CASES["sm_70"][4::50], ids=name)
-def test_results_are_near_float64(case: GemmCase) -> None:
-    for arch, variant in VARIANTS.items():
-        case = replace(case, values="normal", alpha=1.0, c="none", scatter="none", settings=())
-        arrays, _ = launch(variant, case, shared(arch))
-        assert arrays.out is not None
-        cases.check_near(case, arrays.out.array, arrays)
-
-
-@unit
-@BOTH
-def test_the_sweep_has_everything(variant: ModuleType) -> None:
+def check_sweep(variant: ModuleType, without: frozenset[tuple[str, object]] = frozenset()) -> None:
+    """The variant's cases have every setting but those `without`, and everything of a problem."""
     found = CASES[f"sm_{variant.MINIMUM_ARCH}"]
     settings = {setting for case in found for setting in case.settings}
     wanted = {setting for detail in (*DETAILS, *WHOLE) for setting in detail.items()}
-    if variant is gemm_sm70:
-        wanted.remove(("layout", "padded"))
-    assert wanted <= settings
+    assert without <= wanted
+    assert wanted - without <= settings
     assert {(x.a_order, x.b_order) for x in found} == set(product(("rows", "columns"), repeat=2))
     assert {x.a_layout for x in found} == {x.b_layout for x in found} == set(cases.LAYOUTS)
     assert {x.scatter for x in found} == set(cases.SCATTERS)
@@ -295,37 +227,8 @@ def test_the_sweep_has_everything(variant: ModuleType) -> None:
 
 # -- Bank conflicts --------------------------------------------------------------------------------
 
-
-@kernel
-@BOTH
-@pytest.mark.parametrize(
-    ("out", "accumulate", "first"), [("f16", "f32", 0), ("f32", "f32", 1), ("f16", "f16", 2)]
-)
-@pytest.mark.parametrize("b_order", ["rows", "columns"])
-@pytest.mark.parametrize("a_order", ["rows", "columns"])
-def test_no_bank_conflicts(
-    variant: ModuleType, a_order: str, b_order: str, out: str, accumulate: str, first: int
-) -> None:
-    """None in the main loop; in the epilogue of fp16 no more than two words of a bank at a time."""
-    for shape in SHAPES[first::3]:
-        settings = (*shape.items(), ("accumulate", accumulate))
-        case = GemmCase(
-            60, 120, 100, "f16", out, a_order=a_order, b_order=b_order, a_layout="aligned 16",
-            b_layout="aligned 16", settings=settings,
-        )  # fmt: skip
-        place = Profiler(f"sm_{variant.MINIMUM_ARCH}")
-        _, config = launch(variant, case, place)
-        if any(getattr(config, key) != value for key, value in settings):
-            continue
-        banks = place.kernel.profile.banks
-        epilogue = [use for use in banks if use.origin.startswith("ptx/lib/gemm.ptx")]
-        loop = [use for use in banks if use not in epilogue]
-        reads = "ldmatrix" if variant is gemm_sm75 else "ld.shared.v4"
-        assert {use.opcode.startswith(reads) for use in loop} == {True, False}
-        worse = [use for use in (banks if out == "f32" else loop) if use.conflicts]
-        worse += [use for use in epilogue if use.wavefronts > 2 * use.ideal]
-        if worse:
-            raise AssertionError(f"{config}: {len(worse)} accesses, the first is {worse[0]}")
+OUTPUTS = [("f16", "f32", 0), ("f32", "f32", 1), ("f16", "f16", 2)]
+"""Type of d, type of the accumulators, the first of the shapes, of which every third is taken."""
 
 
 class Profiler(SimExecutor):
@@ -341,58 +244,67 @@ class Profiler(SimExecutor):
         return self.kernel
 
 
+def check_bank_conflicts(
+    variant: ModuleType, reads: str, a_order: str, b_order: str, output: tuple[str, str, int]
+) -> None:
+    """None in the main loop, whose fragments are read by `reads`; in the epilogue of fp16 no more
+    than two words of a bank at a time.
+    """
+    out, accumulate, first = output
+    for shape in SHAPES[first::3]:
+        settings = (*shape.items(), ("accumulate", accumulate))
+        case = GemmCase(
+            60, 120, 100, "f16", out, a_order=a_order, b_order=b_order, a_layout="aligned 16",
+            b_layout="aligned 16", settings=settings,
+        )  # fmt: skip
+        place = Profiler(f"sm_{variant.MINIMUM_ARCH}")
+        _, config = launch(variant, case, place)
+        if any(getattr(config, key) != value for key, value in settings):
+            continue
+        banks = place.kernel.profile.banks
+        epilogue = [use for use in banks if use.origin.startswith("ptx/lib/gemm.ptx")]
+        loop = [use for use in banks if use not in epilogue]
+        assert {use.opcode.startswith(reads) for use in loop} == {True, False}
+        worse = [use for use in (banks if out == "f32" else loop) if use.conflicts]
+        worse += [use for use in epilogue if use.wavefronts > 2 * use.ideal]
+        if worse:
+            raise AssertionError(f"{config}: {len(worse)} accesses, the first is {worse[0]}")
+
+
 # -- Machine code ----------------------------------------------------------------------------------
 
 
-@unit
-@BOTH
-def test_the_target_is_the_variant_s_own(variant: ModuleType) -> None:
-    """The executor of that architecture refuses what is newer; so it does in the sweep."""
-    text = render(variant.NAME, variant.values(variant.SHAPES[0].config(KINDS[1]))).text
-    assert f".target sm_{variant.MINIMUM_ARCH}\n" in text
-    assert ".version 6.5\n" in text if variant is gemm_sm75 else ".version 6.4\n" in text
-    assert "cp.async" not in text
-    assert ("ldmatrix" in text) == (variant is gemm_sm75)
+def any_text(variant: ModuleType) -> str:
+    """The text of an instance."""
+    return render(variant.NAME, variant.values(variant.SHAPES[0].config(KINDS[1]))).text
 
 
-@unit
-@BOTH
-def test_the_machine_code_has_what_the_ledger_says(variant: ModuleType, tmp_path: Path) -> None:
+def ledger_and_code(
+    variant: ModuleType, tmp_path: Path
+) -> tuple[tuple[int, int, int], int, dict[str, int]]:
+    """The ledger's mma, reads and copies; the loads of the epilogue; the opcodes of the code."""
     config = replace(variant.SHAPES[2].config(KINDS[0]), clear="none")
     kernel = render(variant.NAME, variant.values(config))
-    mma, reads, copies = map(int, re.findall(r"//   [^\n]* = (\d+) \* \d clocks", kernel.text))
+    mma, reads, copies = map(int, findall(r"//   [^\n]* = (\d+) \* \d clocks", kernel.text))
     found = opcodes(assemble(kernel, "sm_75", cache=None).code, tmp_path)
-    epilogue = len(config.d_tile.row_offsets) * config.slabs
-    # Twice: the laps that copy, and the last one; with the first fragments, and the first tile.
-    if variant is gemm_sm75:
-        assert found["HMMA.1688"] == 2 * mma
-        assert found["LDSM.16"] == 2 * reads
-        assert found["LDS.U"] == epilogue
-    else:
-        # An m8n8k4 is four instructions.
-        assert found["HMMA.884"] == 2 * 4 * mma
-        assert found["LDS.U"] == 2 * reads + epilogue
-    assert found["LDG.E"] == found["STS.128"] == 2 * copies
+    return (mma, reads, copies), len(config.d_tile.row_offsets) * config.slabs, found
 
 
 # -- The host halves -------------------------------------------------------------------------------
 
+CONSTRAINTS: list[tuple[dict[str, Any], str]] = [
+    (dict(dtype="bf16"), "a and b in bf16 needs sm_80"),
+    (dict(out_dtype="bf16"), "d in bf16 needs sm_80"),
+    (dict(stages=3), "stages must be 2, filled through registers; got 3"),
+    (dict(instruction="m16n8k16"), "instruction must be one of m"),
+    (dict(clear="last_stage", max_k=64), "clear = last_stage is for asynchronous copies"),
+    (dict(block_m=32), "do not fill 32 x"),
+    (dict(block_m=256, block_n=256, block_k=64), "bytes of shared memory; a block of sm_"),
+]
 
-@unit
-@BOTH
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (dict(dtype="bf16"), "a and b in bf16 needs sm_80"),
-        (dict(out_dtype="bf16"), "d in bf16 needs sm_80"),
-        (dict(stages=3), "stages must be 2, filled through registers; got 3"),
-        (dict(instruction="m16n8k16"), "instruction must be one of m"),
-        (dict(clear="last_stage", max_k=64), "clear = last_stage is for asynchronous copies"),
-        (dict(block_m=32), "do not fill 32 x"),
-        (dict(block_m=256, block_n=256, block_k=64), "bytes of shared memory; a block of sm_"),
-    ],
-)
-def test_each_constraint(variant: ModuleType, changes: dict[str, Any], reason: str) -> None:
+
+def check_constraint(variant: ModuleType, changes: dict[str, Any], reason: str) -> None:
+    """A legal configuration with the changes is refused, for this reason only."""
     arch = architecture(f"sm_{variant.MINIMUM_ARCH}")
     base = variant.SHAPES[2].config(KINDS[0])
     assert not variant.violations(base, arch, KINDS[0])
@@ -400,21 +312,8 @@ def test_each_constraint(variant: ModuleType, changes: dict[str, Any], reason: s
     assert reason in found
 
 
-@unit
-def test_the_architecture_is_a_constraint() -> None:
-    base = gemm_sm70.SHAPES[2].config(KINDS[0])
-    (found,) = gemm_sm75.violations(base, architecture("sm_70"))
-    assert found == "ldmatrix and mma.m16n8k8 need sm_75; this is sm_70"
-    assert not gemm_sm70.violations(base, architecture("sm_75"))
-    (found,) = gemm_sm70.violations(base, architecture("sm_80"))
-    assert "a warp tile is at most 64 x 32, not 64 x 64" in found
-    for found in gemm_sm70.violations(replace(base, layout="padded"), architecture("sm_70")):
-        assert "padding leaves the reads of m8n8k4 with conflicts" in found
-
-
-@unit
-@BOTH
-def test_the_choice_is_legal_and_fills_the_device(variant: ModuleType) -> None:
+def check_choice(variant: ModuleType) -> None:
+    """The choice is legal and fills the device."""
     arch = architecture(f"sm_{variant.MINIMUM_ARCH}")
     for problem in (
         *KINDS,
