@@ -16,7 +16,7 @@ from cuevo.architectures import Architecture
 from cuevo.executors import placement
 from cuevo.kernels import gemm_sm80
 from cuevo.kernels.gemm_mma import Config, Problem
-from cuevo.sim import LoadedKernel, SimExecutor
+from cuevo.sim import LoadedKernel
 
 pytestmark = pytest.mark.kernel
 
@@ -135,7 +135,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES, ids=repr)
 def test_another_problem_gets_another_plan(change: dict[str, Any]) -> None:
-    place = SimExecutor("sm_80")
+    place = Recorder()
     for case in (SMALL, replace(SMALL, **change), SMALL):
         arrays, call = cases.arguments(case)
         found = cuevo.gemm(**call, device=place, config={"splits": 1, "block_k": 64})

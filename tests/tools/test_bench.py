@@ -155,8 +155,18 @@ def test_a_result_is_a_json_object():
     assert entry["milliseconds"] == {"median": 1.0, "low": 0.9, "high": 1.1, "count": 10}
 
 
+@pytest.fixture
+def warmed(monkeypatch):
+    """The entrants that were to be warmed up: on the CPU executor there is nothing to warm."""
+    found = []
+    monkeypatch.setattr(bench, "warm_up", lambda entrant, clock: found.append(entrant))
+    return found
+
+
 @pytest.mark.kernel
-def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(capsys, monkeypatch, tmp_path):
+def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(
+    capsys, monkeypatch, tmp_path, warmed
+):
     path = tmp_path / "run.json"
     monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
@@ -167,6 +177,7 @@ def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(capsys, monke
     (workload,) = record["workloads"]
     results = {(entry["contender"], entry["biases"]): entry for entry in workload["results"]}
     assert set(results) == {(name, b) for name in ("cuevo", "cuevo stages=2") for b in BIASES}
+    assert len(warmed) == len(results)
     for entry in results.values():
         assert entry["relative_error"] < 1e-2
         assert entry["milliseconds"]["median"] == 1.0
@@ -187,7 +198,9 @@ def test_a_run_with_a_configuration_that_cannot_be_is_exit_code_1(capsys, monkey
 
 
 @pytest.mark.kernel
-def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(capsys, monkeypatch, tmp_path):
+def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(
+    capsys, monkeypatch, tmp_path, warmed
+):
     path = tmp_path / "run.json"
     monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
@@ -201,6 +214,7 @@ def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(capsys, monkey
     results = {(entry["contender"], entry["gradients"]): entry for entry in workload["results"]}
     names = ("cuevo", f"cuevo {changes}")
     assert set(results) == {(name, gradients) for name in names for gradients in BIASES}
+    assert len(warmed) == len(results)
     for (_, gradients), entry in results.items():
         assert tuple(entry["errors"]) == GRADIENTS[gradients]
         assert entry["relative_error"] < 1e-2
