@@ -230,18 +230,21 @@ def test_how_arrays_lie_in_memory_changes_no_bit(lower: ModuleType) -> None:
 
 @kernel
 @each_variant
-@pytest.mark.parametrize("block_own", [16, 32, 64, 128])
-def test_every_tiling(lower: ModuleType, block_own: int) -> None:
-    if block_own < lower.Config(head_dim=8).warp_own:
+@pytest.mark.parametrize("block_stationary", [16, 32, 64, 128])
+def test_every_tiling(lower: ModuleType, block_stationary: int) -> None:
+    if block_stationary < lower.Config(head_dim=8).warp_stationary:
         pytest.skip("less than a warp")
     case = replace(WIDE, head_dim=40, queries=150, keys=133, rows=1, heads=1)
     inputs, call = arguments(case)
-    config = {side: {"block_own": block_own, "min_blocks": 1} for side in ("keys", "queries")}
+    config = {
+        side: {"block_stationary": block_stationary, "min_blocks": 1}
+        for side in ("keys", "queries")
+    }
     place = Recorder(OWN[lower])
     found = named(cuevo.attention_backward(**call, device=place, config=config))
     cases.check(case, found, inputs)
     chosen = [x.values["config"] for x in place.loaded if x.name == lower.NAME]
-    assert [each.block_own for each in chosen] == [block_own] * 2
+    assert [each.block_stationary for each in chosen] == [block_stationary] * 2
 
 
 @gpu
@@ -392,7 +395,7 @@ LEDGERS = [
     (sm75, dict(head_dim=24, side="queries", sums=True)),
     (sm75, dict(head_dim=104, second=True, sums=True)),
     (sm70, dict(head_dim=40, second=True)),
-    (sm70, dict(head_dim=128, side="queries", block_own=32)),
+    (sm70, dict(head_dim=128, side="queries", block_stationary=32)),
 ]
 
 
@@ -438,7 +441,7 @@ def test_what_is_chosen_is_legal(lower: ModuleType, arch: str) -> None:
         chunks = config.chunks_of(problem, groups)
         assert (chunks - 1) * groups < problem.rows <= chunks * groups
         assert groups == 1 or config.sums_rows
-        tiles = ceil(problem.own / config.block_own)
+        tiles = ceil(problem.stationary / config.block_stationary)
         blocks = tiles * problem.heads * problem.batch * chunks * config.parts
         assert config.grid(problem, groups) == (blocks, 1, 1)
         columns = config.parts * config.part_columns
@@ -455,7 +458,7 @@ def test_large_problems_get_larger_tiles_than_small_ones(lower: ModuleType) -> N
     limits = architecture(OWN[lower])
     small = lower.choose(replace(PROBLEM, rows=1, queries=16, keys=16), limits)
     large = lower.choose(replace(PROBLEM, rows=512, queries=512, keys=512), limits)
-    assert small.block_own < large.block_own
+    assert small.block_stationary < large.block_stationary
 
 
 @unit
@@ -472,13 +475,18 @@ def test_large_problems_get_larger_tiles_than_small_ones(lower: ModuleType) -> N
         (sm75, dict(pair="bool"), "sm_75", "pair must be none, f16 or f32, not 'bool'"),
         (sm75, dict(side="queries"), "sm_75", "a side gives first or sums, the keys second too"),
         (sm70, dict(first=False, second=False, sums=False), "sm_70", "at least one of them"),
-        (sm75, dict(block_own=48), "sm_75", "1, 2, 4 or 8 warps, at most 128, not 48"),
-        (sm70, dict(block_own=16), "sm_70", "block_own must be those of 1, 2, 4 or 8 warps"),
-        (sm70, dict(block_own=256), "sm_70", "at most 128, not 256"),
+        (sm75, dict(block_stationary=48), "sm_75", "1, 2, 4 or 8 warps, at most 128, not 48"),
+        (
+            sm70,
+            dict(block_stationary=16),
+            "sm_70",
+            "block_stationary must be those of 1, 2, 4 or 8 warps",
+        ),
+        (sm70, dict(block_stationary=256), "sm_70", "at most 128, not 256"),
         (sm75, dict(min_blocks=0), "sm_75", "0 blocks of 128 threads do not fit"),
         (sm75, dict(min_blocks=9), "sm_75", "9 blocks of 128 threads do not fit"),
-        (sm75, dict(head_dim=128, block_own=128), "sm_75", "a block of sm_75 has 65536"),
-        (sm70, dict(head_dim=128, block_own=128), "sm_70", "a block of sm_70 has 98304"),
+        (sm75, dict(head_dim=128, block_stationary=128), "sm_75", "a block of sm_75 has 65536"),
+        (sm70, dict(head_dim=128, block_stationary=128), "sm_70", "a block of sm_70 has 98304"),
     ],
 )
 def test_each_constraint(
@@ -509,7 +517,7 @@ def test_each_constraint(
         (
             dict(side="queries", second=False, mask=False),
             dict(side="queries", second=False, mask="none", keys=100),
-            "or keys end within a tile that is walked",
+            "or keys end within a streamed tile",
         ),
     ],
 )
@@ -527,8 +535,8 @@ def test_each_constraint_of_a_problem(
 @unit
 @each_variant
 def test_fields_have_their_types_and_registers_their_room(lower: ModuleType) -> None:
-    with pytest.raises(TypeError, match="block_own: expected int; got '32'"):
-        lower.Config(head_dim=32, block_own="32")
+    with pytest.raises(TypeError, match="block_stationary: expected int; got '32'"):
+        lower.Config(head_dim=32, block_stationary="32")
     config = lower.Config(head_dim=32, min_blocks=3)
     assert [each.min_blocks for each in lower.spill_fallbacks(config)] == [3, 2, 1]
 
@@ -545,7 +553,7 @@ def test_the_parameter_block_is_that_of_the_highest_variant(lower: ModuleType, s
     del views["mask_bias"]
     found, other = (
         each.parameters(
-            each.adapt(each.Config(head_dim=32, block_own=64), problem), problem, 1,
+            each.adapt(each.Config(head_dim=32, block_stationary=64), problem), problem, 1,
             scale=-0.5, **views,
         )
         for each in (lower, sm80)
@@ -553,4 +561,8 @@ def test_the_parameter_block_is_that_of_the_highest_variant(lower: ModuleType, s
     assert set(found) == {field.name for field in load_header().kernels[lower.NAME].fields}
     differs = {key for key, value in found.items() if value != other[key]}
     assert differs <= {f"{x}_step_pass" for x in ("first", "second", "pair")}
-    assert {field.name for field in fields(lower.Config)} >= {"head_dim", "block_own", "side"}
+    assert {field.name for field in fields(lower.Config)} >= {
+        "head_dim",
+        "block_stationary",
+        "side",
+    }

@@ -10,7 +10,6 @@ from helpers import shipped_kernels as shipped
 
 from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels import registry
@@ -233,15 +232,6 @@ def test_no_backward_kernel_spills(arch: str, head_dim: int) -> None:
     count, _, spilt = shipped.spilling_gradients((arch, head_dim, "bf16", biases))
     assert count > 0
     assert not spilt, "\n".join(spilt)
-
-
-@unit
-@pytest.mark.parametrize("head_dim", [8, 40, 128])
-@pytest.mark.parametrize("arch", KINDS)
-def test_scores_do_not_spill(arch: str, head_dim: int) -> None:
-    for dtype in ("f16", "bf16"):
-        kernel = render(scores.NAME, scores.values(scores.Config(head_dim=head_dim, dtype=dtype)))
-        assert not objections(assemble(kernel, arch, cache=None), kernel)
 
 
 @unit
