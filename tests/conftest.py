@@ -18,6 +18,9 @@ from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
 
+# Helpers hold tests, too.
+pytest.register_assert_rewrite("helpers")
+
 # JAX would take three quarters of the device's memory when it starts.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
