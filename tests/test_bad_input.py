@@ -189,7 +189,7 @@ def test_a_kernel_that_does_not_assemble(broken: Any) -> None:
         assemble(kernel, "sm_80", cache=None)
     *complaints, last = str(caught.value).split("\n")
     assert f"{place}Unknown symbol 'nobody'" in complaints
-    assert "evoformer_forward_sm80(head_dim=32, " in last
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in last
     assert "stages=2" in last
 
 
@@ -201,7 +201,7 @@ def test_an_instruction_that_the_cpu_executor_does_not_know(broken: Any) -> None
     message = str(caught.value)
     assert message.startswith(place)
     assert "vadd4.u32.u32.u32" in message
-    assert "evoformer_forward_sm80(head_dim=32, " in message
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in message
 
 
 # -- The driver ------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_a_launch_that_the_device_cannot_make(executor: DriverExecutor) -> None:
     with pytest.raises(DriverError) as caught:
         kernel.launch((1, 1, 1), (config.threads, 1, 1), too_much, bytes(kernel.kernel.params.size))
     message = str(caught.value)
-    assert "evoformer_forward_sm80(head_dim=32, " in message
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in message
     assert "CUDA_ERROR_INVALID_VALUE (invalid argument)" in message
     assert f"{too_much} bytes of dynamic shared memory" in message
 

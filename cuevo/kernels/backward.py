@@ -126,6 +126,11 @@ class SideConfig:
         """Whether dS is summed over rows N."""
         return self.sums and not self.by_keys
 
+    @property
+    def registers(self: Tiling) -> int:
+        """Registers that the assembler may give a thread."""
+        return choice.registers(self)
+
     def row_groups(self: Tiling, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
         return ceil(problem.rows / self.block_rows)
@@ -151,7 +156,7 @@ def most_chunks(problem: Problem) -> int:
 
 
 def value_violations(c: SideConfig) -> Iterator[str]:
-    """Why `c` says nothing that could be computed."""
+    """Reasons why there is nothing to compute with `c`."""
     if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
         yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
     if c.side not in ("keys", "queries"):
@@ -161,7 +166,7 @@ def value_violations(c: SideConfig) -> Iterator[str]:
 
 
 def problem_violations(c: SideConfig, block_streamed: int, problem: Problem) -> Iterator[str]:
-    """Why `c` does not serve `problem`."""
+    """Reasons why `c` does not serve `problem`."""
     for name in FOLLOWS:
         if getattr(c, name) != getattr(problem, name):
             yield f"is an instance for another {name}: {getattr(c, name)}"

@@ -28,7 +28,7 @@ class StoredOperand(HeadOperand):
 
     @property
     def tile(self) -> SharedTile:
-        """How its chunks lie."""
+        """The layout of its chunks."""
         return SharedTile(self.stored // 8, "quads" if self.instruction == "m8n8k4" else "swizzled")
 
     @property
@@ -118,7 +118,7 @@ class PipelinedConfig(Instruction, SideConfig):
 
     @property
     def result_tile(self) -> SharedTile:
-        """How a warp's rows of a gradient lie where its rows of an stationary operand were."""
+        """The layout of a warp's rows of a gradient where its rows of a stationary operand were."""
         return SharedTile(self.part_columns // 8)
 
     @property
@@ -257,8 +257,8 @@ def values(config: PipelinedConfig) -> dict[str, object]:
 def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
-    """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
-    later: the only statement of the constraints that the variants below sm_80 share.
+    """Reasons why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for
+    `minimum` and later: the only statement of the constraints that the variants below sm_80 share.
     """
     if arch.number < minimum:
         yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"

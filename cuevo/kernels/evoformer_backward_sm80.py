@@ -86,7 +86,7 @@ class Config(SideConfig):
 
     @property
     def tile(self) -> SharedTile:
-        """How rows of an operand lie in shared memory."""
+        """The layout of an operand's rows in shared memory."""
         return swizzle(self.head_dim // 8)
 
     @property
@@ -138,7 +138,7 @@ class Config(SideConfig):
 
     @property
     def pair_tile(self) -> SharedTile | None:
-        """How rows of pair_bias lie in shared memory; None where there is none."""
+        """The layout of rows of pair_bias in shared memory; None where there is none."""
         if self.pair == "none":
             return None
         keys = self.block_stationary if self.by_keys else self.block_streamed
@@ -218,10 +218,14 @@ class Config(SideConfig):
         return self.pair_at + self.block_stationary * self.block_streamed * self.pair_size
 
     @property
+    def operand_bytes(self) -> int:
+        """Bytes of what is copied into a stage."""
+        return self.values_at + self.streamed_rows * self.value_bytes
+
+    @property
     def stage_bytes(self) -> int:
         """Bytes of a stage, which has room for a result, too."""
-        operands = self.values_at + self.streamed_rows * self.value_bytes
-        return max(operands, self.stationary_rows * self.row_bytes)
+        return max(self.operand_bytes, self.stationary_rows * self.row_bytes)
 
     @property
     def meeting_at(self) -> int:
@@ -276,7 +280,7 @@ class Config(SideConfig):
 
 
 _EACH_CHUNK = 0.002
-"""What the sums of one more chunk cost, as a part of the whole."""
+"""Cost of the sums of one more chunk, as a part of the whole."""
 
 
 def values(config: Config) -> dict[str, object]:
@@ -287,8 +291,8 @@ def values(config: Config) -> dict[str, object]:
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement
-    of the constraints.
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
+    statement of the constraints.
     """
     return tuple(_violations(config, arch, problem))
 

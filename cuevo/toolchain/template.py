@@ -32,6 +32,7 @@ from cuevo import layouts
 from cuevo.errors import TemplateError
 from cuevo.toolchain import source_map
 from cuevo.toolchain.division import magic
+from cuevo.toolchain.free_names import FreeNames
 from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
 from cuevo.toolchain.lineinfo import SourceLine, add_line_information
 from cuevo.toolchain.paths import ptx_directory
@@ -58,7 +59,7 @@ class RenderedKernel:
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
 
     def describe(self) -> str:
-        """The instance in one line: ``evoformer_forward_sm80(head_dim=32, stages=3)``."""
+        """The instance in one line: ``key_bias_sm70(mask=f16, threads=128)``."""
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.values.items())})"
 
     @cached_property
@@ -103,7 +104,8 @@ def render(
     An imported library sees `values` only if it is imported ``with context``.
 
     Raises ValueError for a kernel that is not there and for a value that hides one of the names
-    above; TemplateError, with file and line, for whatever goes wrong inside of a template.
+    above; TemplateError, with file and line, for whatever goes wrong inside of a template, a macro
+    that uses a register of its caller's among that (see `free_names`).
     """
     root = ptx_directory() if directory is None else Path(directory).resolve()
     if kernel not in _names(root):
@@ -173,7 +175,7 @@ def _environment(root: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
-        extensions=[source_map.Marks],
+        extensions=[FreeNames, source_map.Marks],
         bytecode_cache=_CodeInMemory(),
     )
     # Jinja's own make 0 of what is no number, and of a number that a macro made.

@@ -32,7 +32,7 @@ WANTED = (
         if first or second or sums
     ),
 )
-"""What either side may be asked for."""
+"""Sets of gradients of either side."""
 SIZES = (
     (1, 1, 1, 1, 1),
     (1, 128, 8, 256, 256),

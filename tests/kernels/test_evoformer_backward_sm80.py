@@ -63,7 +63,7 @@ def test_the_sweep(case: BackwardCase) -> None:
 
 
 def statistics(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, Strided]:
-    """What the kernel is given of every query and of every key."""
+    """The statistics of every query and the bias of every key, as the kernel is given them."""
     dout, out, lse = (inputs[key].array.astype(np.float64) for key in ("dout", "out", "lse"))
     outer = (case.batch, case.rows)
     low = np.where(lse < -(2.0**22), -np.inf, -lse * log2(np.e))
@@ -188,7 +188,7 @@ def test_a_group_is_copied_while_the_results_of_another_are_stored(
 
 @pytest.mark.parametrize("block_rows", [1, 2, 4])
 def test_sums_shared_by_warps_over_several_tiles_of_keys(block_rows: int) -> None:
-    """More stages and steps than the sums take turns in, and rows n summed over two laps."""
+    """More stages and steps than the sums take turns in, and rows n summed over two iterations."""
     case = replace(WIDE, keys=150, grads=("pair_bias",))
     tiling = TILING | dict(block_rows=block_rows, block_stationary=32)
     for steps in (dict(), dict(chunk_streamed=16), dict(block_streamed=64, m_tiles=1)):

@@ -41,7 +41,7 @@ def test_the_machine_code_has_what_the_ledger_says(config: forward.Config, tmp_p
     found = opcodes(assemble(kernel, "sm_90", cache=None).code, tmp_path)
     steps = config.block_keys // config.chunk_keys
     rows = 2 * config.m_tiles
-    # Beside the fast road each step has a slow one: the exponentials again, one more a row for what
+    # Beside the fast path each step has a slow one: the exponentials again, one more a row for what
     # O is multiplied by, and six m16n8k8 an m tile for the maxima of its rows.
     assert found["MUFU.EX2"] == 2 * said["ex2"] + steps * rows
     assert found["HMMA.16816"] == said["mma.m16n8k16"]
