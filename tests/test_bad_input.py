@@ -18,6 +18,7 @@ tests/toolchain/test_assembler.py
 """
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,13 @@ from helpers.executors import Idle
 import cuevo
 from cuevo.arrays import BFLOAT16
 from cuevo.cuda import device_info
-from cuevo.errors import AssemblerError, DeviceUnavailable, DriverError, SimulatorError
+from cuevo.errors import (
+    AssemblerError,
+    DeviceUnavailable,
+    DriverError,
+    SimulatorError,
+    TemplateError,
+)
 from cuevo.executors import placement
 from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80 as forward
@@ -183,12 +190,21 @@ def broken(tmp_path: Path) -> Callable[[str], tuple[RenderedKernel, str]]:
 
 
 @unit
+def test_a_macro_that_uses_a_register_of_nobody(broken: Any) -> None:
+    with pytest.raises(TemplateError) as caught:
+        broken("    add.f32 e0, e0, nobody;")
+    assert re.match(
+        r"ptx/lib/softmax\.ptx:\d+: the macro exponentials uses nobody", str(caught.value)
+    )
+
+
+@unit
 def test_a_kernel_that_does_not_assemble(broken: Any) -> None:
-    kernel, place = broken("    add.f32 e0, e0, nobody;")
+    kernel, place = broken("    add.f32 e0, e0, e2;")
     with pytest.raises(AssemblerError) as caught:
         assemble(kernel, "sm_80", cache=None)
     *complaints, last = str(caught.value).split("\n")
-    assert f"{place}Unknown symbol 'nobody'" in complaints
+    assert f"{place}Unknown symbol 'e2'" in complaints
     assert "evoformer_forward_sm80(config=Config(head_dim=32, " in last
     assert "stages=2" in last
 
