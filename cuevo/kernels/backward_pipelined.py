@@ -138,7 +138,7 @@ class PipelinedConfig(Instruction, SideConfig):
 
     @property
     def stationary_copy(self) -> RowCopy:
-        """The copy of an stationary tile."""
+        """The copy of a stationary tile."""
         return self._copy(self.block_stationary)
 
     @property

@@ -180,7 +180,7 @@ class Config(SideConfig):
 
     @property
     def stationary_rows(self) -> int:
-        """Rows of an stationary operand."""
+        """Rows of a stationary operand."""
         return self.block_rows * self.block_stationary
 
     @property
