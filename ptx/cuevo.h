@@ -118,13 +118,13 @@ typedef struct evoformer_backward_params {
     int64_t second_grad_stride_position;
     int64_t second_grad_stride_head;
 
-    /* What a thread's copies of the walked operands move on by: q and dout, or k and v. */
+    /* What a thread's copies of the streamed operands advance by: q and dout, or k and v. */
     int64_t first_step_pass; /* stride of a position * positions copied at a time (Config.pass_rows) */
-    int64_t first_step_tile; /* the same * block_other */
+    int64_t first_step_tile; /* the same * block_streamed */
     int64_t second_step_pass;
     int64_t second_step_tile;
     int64_t pair_step_pass; /* pair_stride_query * queries copied at a time (Config.pair_pass_rows) */
-    int64_t pair_step_tile; /* pair_stride_query * block_other */
+    int64_t pair_step_tile; /* pair_stride_query * block_streamed */
 
     uint32_t batches;         /* B */
     uint32_t rows;            /* N */
@@ -133,17 +133,17 @@ typedef struct evoformer_backward_params {
     uint32_t keys;            /* Lk */
     uint32_t query_positions; /* Lq rounded up to whole tiles of every kernel */
     uint32_t key_positions;   /* Lk, likewise */
-    uint32_t own_tiles;       /* ceil(Lk or Lq / block_own) */
+    uint32_t stationary_tiles; /* ceil(Lk or Lq / block_stationary) */
     uint32_t chunks;          /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
     uint32_t groups;          /* groups of a chunk, at least */
     uint32_t longer_chunks;   /* the first chunks, which have one more */
-    uint32_t whole_tiles;     /* walked tiles all of which exist: Lq or Lk / block_other */
+    uint32_t whole_tiles;     /* streamed tiles all of which exist: Lq or Lk / block_streamed */
 
-    /* Multipliers and shifts that divide by heads, own_tiles and chunks (lib/divide.ptx). */
+    /* Multipliers and shifts that divide by heads, stationary_tiles and chunks (lib/divide.ptx). */
     uint32_t heads_magic;
     uint32_t heads_shift;
-    uint32_t own_tiles_magic;
-    uint32_t own_tiles_shift;
+    uint32_t stationary_tiles_magic;
+    uint32_t stationary_tiles_shift;
     uint32_t chunks_magic;
     uint32_t chunks_shift;
 
@@ -156,24 +156,6 @@ typedef struct evoformer_backward_params {
 void evoformer_backward_sm80(const evoformer_backward_params params);
 void evoformer_backward_sm75(const evoformer_backward_params params);
 void evoformer_backward_sm70(const evoformer_backward_params params);
-
-/* scores = q . k^T, the raw fp32 accumulators of the QK product, for inspection and bit-exact comparison. */
-typedef struct attention_scores_params {
-    const void *q; /* [B, Lq, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
-    const void *k; /* [B, Lk, D], likewise */
-    float *scores; /* [B, Lq, Lk], contiguous */
-
-    int64_t q_stride_batch;
-    int64_t q_stride_query;
-    int64_t k_stride_batch;
-    int64_t k_stride_key;
-
-    uint32_t queries;     /* Lq */
-    uint32_t keys;        /* Lk */
-    uint32_t query_tiles; /* ceil(Lq / block_queries) */
-} attention_scores_params;
-
-void attention_scores_sm80(const attention_scores_params params);
 
 /* What backward needs of every query: its log-sum-exp, and delta = rowsum(dout * out). Of 16 queries stats are
    -delta of (0, 1, 0, 1), (2, 3, 2, 3) ... (14, 15, 14, 15), 0 where there is no query, and then

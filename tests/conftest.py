@@ -23,6 +23,9 @@ from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
 
+# Helpers hold tests, too.
+pytest.register_assert_rewrite("helpers")
+
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # JAX, which reads these when it is imported, would take three quarters of the device's memory when
 # it starts, and as much again in the next process.

@@ -18,6 +18,7 @@ tests/toolchain/test_assembler.py
 """
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,13 @@ from helpers.executors import Idle
 import cuevo
 from cuevo.arrays import BFLOAT16
 from cuevo.cuda import device_info
-from cuevo.errors import AssemblerError, DeviceUnavailable, DriverError, SimulatorError
+from cuevo.errors import (
+    AssemblerError,
+    DeviceUnavailable,
+    DriverError,
+    SimulatorError,
+    TemplateError,
+)
 from cuevo.executors import placement
 from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80 as forward
@@ -183,13 +190,22 @@ def broken(tmp_path: Path) -> Callable[[str], tuple[RenderedKernel, str]]:
 
 
 @unit
+def test_a_macro_that_uses_a_register_of_nobody(broken: Any) -> None:
+    with pytest.raises(TemplateError) as caught:
+        broken("    add.f32 e0, e0, nobody;")
+    assert re.match(
+        r"ptx/lib/softmax\.ptx:\d+: the macro exponentials uses nobody", str(caught.value)
+    )
+
+
+@unit
 def test_a_kernel_that_does_not_assemble(broken: Any) -> None:
-    kernel, place = broken("    add.f32 e0, e0, nobody;")
+    kernel, place = broken("    add.f32 e0, e0, e2;")
     with pytest.raises(AssemblerError) as caught:
         assemble(kernel, "sm_80", cache=None)
     *complaints, last = str(caught.value).split("\n")
-    assert f"{place}Unknown symbol 'nobody'" in complaints
-    assert "evoformer_forward_sm80(head_dim=32, " in last
+    assert f"{place}Unknown symbol 'e2'" in complaints
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in last
     assert "stages=2" in last
 
 
@@ -201,7 +217,7 @@ def test_an_instruction_that_the_cpu_executor_does_not_know(broken: Any) -> None
     message = str(caught.value)
     assert message.startswith(place)
     assert "vadd4.u32.u32.u32" in message
-    assert "evoformer_forward_sm80(head_dim=32, " in message
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in message
 
 
 # -- The driver ------------------------------------------------------------------------------------
@@ -246,7 +262,7 @@ def test_a_launch_that_the_device_cannot_make(executor: DriverExecutor) -> None:
     with pytest.raises(DriverError) as caught:
         kernel.launch((1, 1, 1), (config.threads, 1, 1), too_much, bytes(kernel.kernel.params.size))
     message = str(caught.value)
-    assert "evoformer_forward_sm80(head_dim=32, " in message
+    assert "evoformer_forward_sm80(config=Config(head_dim=32, " in message
     assert "CUDA_ERROR_INVALID_VALUE (invalid argument)" in message
     assert f"{too_much} bytes of dynamic shared memory" in message
 

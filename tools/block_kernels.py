@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from blocks import (
     test_accumulator,
+    test_attention_products,
     test_copy_async,
     test_divide,
     test_mma_multistage,
@@ -73,6 +74,7 @@ _SUITES = (
     Suite("warp_iterator", test_warp_iterator.cases, covering, test_warp_iterator.check),
     Suite("warp_load", test_warp_iterator.loads, covering, test_warp_iterator.check_load),
     Suite("copy_async", test_copy_async.cases, covering, test_copy_async.check),
+    Suite("attention_products", test_attention_products.cases, list, test_attention_products.check),
     Suite("divide", test_divide.divisions, list, test_divide.check),
     Suite("accumulator", test_accumulator.reductions, list, test_accumulator.check_reduction),
     Suite("accumulator_rows", test_accumulator.examples, covering, test_accumulator.check_example),

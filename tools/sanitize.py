@@ -95,8 +95,9 @@ class Backward(Case):
 
 
 _ROWS = {
-    "block_rows": 2, "warp_rows": 1, "block_own": 64, "block_other": 32, "chunk_other": 32,
-    "m_tiles": 2, "stages": 2, "own_in_registers": False, "min_blocks": 1,
+    "block_rows": 2, "warp_rows": 1, "block_stationary": 64, "block_streamed": 32,
+    "chunk_streamed": 32, "m_tiles": 2, "stages": 2, "stationary_in_registers": False,
+    "min_blocks": 1,
 }  # fmt: skip
 """Two warps' rows N in a threadblock."""
 BACKWARD = (
@@ -122,7 +123,7 @@ BACKWARD = (
     Backward((1, 9, 50, 100, 1, 32), config={"queries": _ROWS | {"block_rows": 4, "warp_rows": 2}}),
     Backward(
         (1, 3, 130, 200, 1, 32),
-        config={side: _ROWS | {"block_other": 64, "stages": 3} for side in ("keys", "queries")},
+        config={side: _ROWS | {"block_streamed": 64, "stages": 3} for side in ("keys", "queries")},
     ),
 )
 

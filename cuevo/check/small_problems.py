@@ -76,10 +76,10 @@ def _forward(module: Any, config: Any, place: SimExecutor, rng: np.random.Genera
 
 def _backward(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
     rows = getattr(config, "block_rows", 1) + 1
-    other = getattr(config, "block_other", None) or 32
-    walked = 2 * other + (RAGGED if config.mask or config.by_keys else 0)
-    own = config.block_own + RAGGED
-    queries, keys = (walked, own) if config.by_keys else (own, walked)
+    tile = getattr(config, "block_streamed", None) or 32
+    streamed = 2 * tile + (RAGGED if config.mask or config.by_keys else 0)
+    stationary = config.block_stationary + RAGGED
+    queries, keys = (streamed, stationary) if config.by_keys else (stationary, streamed)
     shape = (BATCH, rows, queries, HEADS, config.head_dim)
     q, dout = (_normal(rng, shape, config.dtype) for _ in "qd")
     shape = (BATCH, rows, keys, HEADS, config.head_dim)
@@ -199,22 +199,10 @@ def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.G
     return {"sums": (sums, partials.astype(np.float64).sum(axis=1))}
 
 
-def _scores(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    queries, keys = config.block_queries + _UNALIGNED, 2 * config.block_keys + _UNALIGNED
-    q = _normal(rng, (2, queries, config.head_dim), config.dtype)
-    k = _normal(rng, (2, keys, config.head_dim), config.dtype)
-    scores = np.empty((2, queries, keys), np.float32)
-    views = {"q": view(q), "k": view(k), "scores": view(scores)}
-    values = module.parameters(config, **views)
-    _launch(module, config, place, config.grid(2, queries), values, views.values())
-    return {"scores": (scores, q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2))}
-
-
-_Run = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
-_FAMILIES: Mapping[str, _Run] = MappingProxyType(
+_Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
+_FAMILIES: Mapping[str, _Compute] = MappingProxyType(
     {
         "attention_delta": _delta,
-        "attention_scores": _scores,
         "evoformer_backward": _backward,
         "evoformer_forward": _forward,
         "gemm": _gemm,

@@ -8,7 +8,6 @@ from types import MappingProxyType, ModuleType
 
 from cuevo.kernels import (
     attention_delta_sm70,
-    attention_scores_sm80,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_backward_sm80,
@@ -38,7 +37,6 @@ _REGISTRY = MappingProxyType(
             attention_delta_sm70,
             key_bias_sm70,
             partial_sums_sm70,
-            attention_scores_sm80,
             gemm_sm90a,
             gemm_sm80,
             gemm_sm75,

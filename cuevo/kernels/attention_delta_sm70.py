@@ -27,7 +27,9 @@ MINIMUM_ARCH = 70
 _ROWS = 128
 """Rows of D of a threadblock."""
 _SECTOR_BYTES = 64
-"""Of one query that a threadblock reads side by side: two sectors, the grain of device memory."""
+"""Bytes of one query that a threadblock reads side by side: two sectors, the grain of device
+memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def values(config: Config) -> dict[str, object]:
 
 
 def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch`; empty if it can."""
+    """Reasons why `config` cannot run on `arch`; empty if it can."""
     return tuple(_violations(config, arch))
 
 

@@ -1,5 +1,5 @@
-"""What the kernels of the backward pass have in common, whatever their variant: the sides of the
-scores, what a configuration says beside its tiling, the parameter block, the estimate of time.
+"""The common part of the backward kernels: the sides of the scores, the fields of every
+configuration, the parameter block, the estimate of time.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def stats_shape(positions: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Problem(forward.Problem):
-    """One side of a backward pass, and what is wanted of it."""
+    """One side of a backward pass, and the gradients wanted of it."""
 
     side: str = "keys"
     """ "keys" or "queries"."""
@@ -55,13 +55,13 @@ class Problem(forward.Problem):
     """The gradient of the mask, or of the pair bias."""
 
     @property
-    def own(self) -> int:
-        """Positions of the side that threadblocks own."""
+    def stationary(self) -> int:
+        """Positions of the stationary side, of which each threadblock keeps its own."""
         return self.keys if self.side == "keys" else self.queries
 
     @property
-    def other(self) -> int:
-        """Positions that they walk."""
+    def streamed(self) -> int:
+        """Positions of the streamed side, all of which pass through every threadblock."""
         return self.queries if self.side == "keys" else self.keys
 
 
@@ -77,9 +77,9 @@ class Tiling(choice.Threadblocks, Protocol):
     @property
     def block_rows(self) -> int: ...
     @property
-    def block_own(self) -> int: ...
+    def block_stationary(self) -> int: ...
     @property
-    def block_other(self) -> int: ...
+    def block_streamed(self) -> int: ...
     @property
     def pass_rows(self) -> int: ...
     @property
@@ -93,15 +93,15 @@ class Tiling(choice.Threadblocks, Protocol):
 
 @dataclass(frozen=True)
 class SideConfig:
-    """What every instance says, whatever its tiling."""
+    """Fields of every instance, whatever its tiling."""
 
     head_dim: int
     dtype: str = "bf16"
     """Type of q, k, v, dout and their gradients."""
     side: str = "keys"
-    """What a threadblock owns: "keys" or "queries"."""
+    """The stationary side: "keys" or "queries"."""
     mask: bool = False
-    """Whether keys have a bias: a mask, or bounds within a tile of keys that are walked."""
+    """Whether keys have a bias: a mask, or bounds within a streamed tile of keys."""
     pair: str = "none"
     """Type of pair_bias: none, f16, bf16 or f32."""
     first: bool = True
@@ -118,13 +118,18 @@ class SideConfig:
 
     @property
     def by_keys(self) -> bool:
-        """Whether the threadblock owns keys."""
+        """Whether keys are stationary."""
         return self.side == "keys"
 
     @property
     def sums_rows(self) -> bool:
         """Whether dS is summed over rows N."""
         return self.sums and not self.by_keys
+
+    @property
+    def registers(self: Tiling) -> int:
+        """Registers that the assembler may give a thread."""
+        return choice.registers(self)
 
     def row_groups(self: Tiling, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
@@ -151,7 +156,7 @@ def most_chunks(problem: Problem) -> int:
 
 
 def value_violations(c: SideConfig) -> Iterator[str]:
-    """Why `c` says nothing that could be computed."""
+    """Reasons why there is nothing to compute with `c`."""
     if c.head_dim % 8 or not 8 <= c.head_dim <= 128:
         yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
     if c.side not in ("keys", "queries"):
@@ -160,20 +165,20 @@ def value_violations(c: SideConfig) -> Iterator[str]:
         yield "a side gives first or sums, the keys second too, and at least one of them"
 
 
-def problem_violations(c: SideConfig, block_other: int, problem: Problem) -> Iterator[str]:
-    """Why `c` does not serve `problem`."""
+def problem_violations(c: SideConfig, block_streamed: int, problem: Problem) -> Iterator[str]:
+    """Reasons why `c` does not serve `problem`."""
     for name in FOLLOWS:
         if getattr(c, name) != getattr(problem, name):
             yield f"is an instance for another {name}: {getattr(c, name)}"
-    if needs_mask(c, block_other, problem) and not c.mask:
-        yield "needs mask: there is one, or keys end within a tile that is walked"
+    if needs_mask(c, block_streamed, problem) and not c.mask:
+        yield "needs mask: there is one, or keys end within a streamed tile"
 
 
-def needs_mask(c: SideConfig, block_other: int, problem: Problem) -> bool:
-    """Whether keys need a bias: there is a mask, or the last of the tiles that are walked has keys
-    that do not exist.
+def needs_mask(c: SideConfig, block_streamed: int, problem: Problem) -> bool:
+    """Whether keys need a bias: there is a mask, or the last streamed tile has keys that do
+    not exist.
     """
-    return problem.mask != "none" or (not c.by_keys and problem.keys % block_other != 0)
+    return problem.mask != "none" or (not c.by_keys and problem.keys % block_streamed != 0)
 
 
 # -- The parameter block ---------------------------------------------------------------------------
@@ -197,8 +202,8 @@ def parameters(
     mask_sums: ArrayView | None = None,
     pair_sums: ArrayView | None = None,
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``. What only kernels
-    see is padded along queries and keys to whole tiles of every kernel that reads or writes it.
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``. Arrays that only
+    kernels see are padded along queries and keys to whole tiles of every kernel that accesses them.
     """
     chunks = config.chunks_of(problem, groups)
     by_key = (key_bias, mask_sums, pair_sums)
@@ -228,7 +233,7 @@ def parameters(
         "keys": problem.keys,
         "query_positions": 16 * stats.shape[3] if stats else 0,
         "key_positions": next((x.shape[-1] for x in by_key if x), 0),
-        "own_tiles": ceil(problem.own / config.block_own),
+        "stationary_tiles": ceil(problem.stationary / config.block_stationary),
         "groups": config.row_groups(problem) // chunks,
         "longer_chunks": config.row_groups(problem) % chunks,
         "chunks": chunks,
@@ -245,14 +250,14 @@ def parameters(
     ):
         for index, label in enumerate(("batch", "row", axis, "head")):
             found[f"{name}_stride_{label}"] = array.strides[index] if array else 0
-    walked = (q, dout) if config.by_keys else (k, v)
-    for name, array in zip(("first", "second"), walked, strict=True):
+    streamed = (q, dout) if config.by_keys else (k, v)
+    for name, array in zip(("first", "second"), streamed, strict=True):
         found[f"{name}_step_pass"] = array.strides[2] * config.pass_rows
-        found[f"{name}_step_tile"] = array.strides[2] * config.block_other
+        found[f"{name}_step_tile"] = array.strides[2] * config.block_streamed
     found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
-    found["pair_step_tile"] = found["pair_stride_query"] * config.block_other
-    found["whole_tiles"] = problem.other // config.block_other
-    for name in ("heads", "own_tiles", "chunks"):
+    found["pair_step_tile"] = found["pair_stride_query"] * config.block_streamed
+    found["whole_tiles"] = problem.streamed // config.block_streamed
+    for name in ("heads", "stationary_tiles", "chunks"):
         found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     return found
 
@@ -265,8 +270,8 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     rate, as for the forward pass.
     """
     groups = config.groups(problem, arch)
-    walked = ceil(problem.other / config.block_other) * config.block_other
-    scores = groups * config.block_rows * config.block_own * walked
+    streamed = ceil(problem.streamed / config.block_streamed) * config.block_streamed
+    scores = groups * config.block_rows * config.block_stationary * streamed
     resident = config.resident(arch)
     waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
     blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)

@@ -1,5 +1,5 @@
-"""What the variants of the backward pass below sm_80 share, the host half of
-``ptx/lib/evoformer_backward.ptx``: the configuration and what follows from it, which are legal.
+"""Host half of ``ptx/lib/evoformer_backward.ptx``, the backward pass below sm_80: the configuration
+and what follows from it, the legal ones, the candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class StoredOperand(HeadOperand):
 
     @property
     def tile(self) -> SharedTile:
-        """How its chunks lie."""
+        """The layout of its chunks."""
         return SharedTile(self.stored // 8, "quads" if self.instruction == "m8n8k4" else "swizzled")
 
     @property
@@ -45,27 +45,27 @@ class PipelinedConfig(Instruction, SideConfig):
 
     dtype: str = "f16"
     """Type of q, k, v, dout and their gradients."""
-    block_own: int = 64
-    """Positions that a threadblock owns: those of 1, 2, 4 or 8 warps, at most 128."""
+    block_stationary: int = 64
+    """Stationary positions of a threadblock: those of 1, 2, 4 or 8 warps, at most 128."""
 
     block_rows: ClassVar[int] = 1
     """Rows N of a threadblock at a time."""
-    block_other: ClassVar[int] = 32
-    """Positions of a pipeline stage and of a step."""
+    block_streamed: ClassVar[int] = 32
+    """Streamed positions of a pipeline stage and of a step."""
     pair_pass_rows: ClassVar[int] = 1
     """pair_bias is not copied."""
 
     # -- Tiles -------------------------------------------------------------------------------------
 
     @property
-    def warp_own(self) -> int:
-        """Positions of a warp: those of one tile of accumulators."""
+    def warp_stationary(self) -> int:
+        """Stationary positions of a warp: the rows of one accumulator tile."""
         return self.accumulator.tile[0]
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.block_own // self.warp_own)
+        return 32 * (self.block_stationary // self.warp_stationary)
 
     @property
     def part_columns(self) -> int:
@@ -86,18 +86,24 @@ class PipelinedConfig(Instruction, SideConfig):
 
     @property
     def scores(self) -> ThreadblockMma:
-        """S = own . other^T of the block, and dS likewise."""
-        own = self._operand("a", self.block_own, self.head_dim, self.warp_own, False)
-        other = self._operand("b", self.block_other, self.head_dim, self.block_other, False)
-        return ThreadblockMma(own, other, 2)
+        """S = stationary . streamed^T of the block, and dS likewise."""
+        stationary = self._operand(
+            "a", self.block_stationary, self.head_dim, self.warp_stationary, False
+        )
+        streamed = self._operand(
+            "b", self.block_streamed, self.head_dim, self.block_streamed, False
+        )
+        return ThreadblockMma(stationary, streamed, 2)
 
     @property
     def gradient(self) -> ThreadblockMma:
-        """The gradients += P . other, or dS . other."""
+        """The gradients += P . streamed, or dS . streamed."""
         common = (self.instruction, self.threads)
-        p = HeadOperand("a", self.block_own, self.block_other, self.warp_own, False, *common)
-        other = self._operand("b", self._stored, self.block_other, self.part_columns, True)
-        return ThreadblockMma(p, other, 2)
+        p = HeadOperand(
+            "a", self.block_stationary, self.block_streamed, self.warp_stationary, False, *common
+        )
+        streamed = self._operand("b", self._stored, self.block_streamed, self.part_columns, True)
+        return ThreadblockMma(p, streamed, 2)
 
     @property
     def _stored(self) -> int:
@@ -112,7 +118,7 @@ class PipelinedConfig(Instruction, SideConfig):
 
     @property
     def result_tile(self) -> SharedTile:
-        """How a warp's rows of a gradient lie where its rows of an owned operand were."""
+        """The layout of a warp's rows of a gradient where its rows of a stationary operand were."""
         return SharedTile(self.part_columns // 8)
 
     @property
@@ -131,14 +137,14 @@ class PipelinedConfig(Instruction, SideConfig):
     # -- Copies ------------------------------------------------------------------------------------
 
     @property
-    def own_copy(self) -> RowCopy:
-        """The copy of an owned tile."""
-        return self._copy(self.block_own)
+    def stationary_copy(self) -> RowCopy:
+        """The copy of a stationary tile."""
+        return self._copy(self.block_stationary)
 
     @property
-    def other_copy(self) -> RowCopy:
-        """The copy of a walked tile."""
-        return self._copy(self.block_other)
+    def streamed_copy(self) -> RowCopy:
+        """The copy of a streamed tile."""
+        return self._copy(self.block_streamed)
 
     def _copy(self, rows: int) -> RowCopy:
         tile = self.scores.a.tile
@@ -147,35 +153,35 @@ class PipelinedConfig(Instruction, SideConfig):
 
     @property
     def pass_rows(self) -> int:
-        """Rows of a walked tile that are copied at a time."""
-        return self.other_copy.pass_rows
+        """Rows of a streamed tile that are copied at a time."""
+        return self.streamed_copy.pass_rows
 
     @property
     def pair_bytes(self) -> int:
         """Bytes of an element of pair_bias."""
         return BIAS_BYTES[self.pair]
 
-    # -- Shared memory: both owned tiles | two stages of both walked ones | P, or dS ---------------
+    # -- Shared memory: both stationary tiles | two stages of both streamed tiles | P, or dS -------
 
     @property
-    def own_bytes(self) -> int:
-        """Of one owned tile."""
+    def stationary_bytes(self) -> int:
+        """Bytes of one stationary tile."""
         return self.scores.a.bytes
 
     @property
-    def other_bytes(self) -> int:
-        """Of one walked tile."""
+    def streamed_bytes(self) -> int:
+        """Bytes of one streamed tile."""
         return self.scores.b.bytes
 
     @property
     def stages_at(self) -> int:
         """Offset of the first stage."""
-        return 2 * self.own_bytes
+        return 2 * self.stationary_bytes
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of a stage."""
-        return 2 * self.other_bytes
+        return 2 * self.streamed_bytes
 
     @property
     def p_at(self) -> int:
@@ -192,7 +198,7 @@ class PipelinedConfig(Instruction, SideConfig):
         """Dynamic shared memory."""
         return self.p_at + self.p_bytes
 
-    # -- Launch, and what a lap issues -------------------------------------------------------------
+    # -- Launch, instructions of an iteration ------------------------------------------------------
 
     @property
     def needs_ds(self) -> bool:
@@ -213,30 +219,30 @@ class PipelinedConfig(Instruction, SideConfig):
         """Threadblocks of a launch, all in x: as for the highest variant, the parts of the columns
         fastest.
         """
-        tiles = ceil(problem.own / self.block_own)
+        tiles = ceil(problem.stationary / self.block_stationary)
         chunks = self.chunks_of(problem, groups)
         return (self.parts * tiles * problem.heads * chunks * problem.batch, 1, 1)
 
     @property
     def score_products(self) -> int:
-        """Products of the size of S in a lap."""
+        """Products of the size of S in a main-loop iteration."""
         return 1 + self.needs_ds
 
     @property
     def gradient_products(self) -> int:
-        """Products with P and dS in a lap."""
+        """Products with P and dS in a main-loop iteration."""
         return self.first + self.second
 
     @property
     def mmas(self) -> int:
-        """mma instructions of a warp in a lap."""
+        """mma instructions of a warp in a main-loop iteration."""
         return self.score_products * self.mma_count(
             self.scores
         ) + self.gradient_products * self.mma_count(self.gradient)
 
     @property
     def reads(self) -> int:
-        """ldmatrix, or ld.shared, of a warp in a lap."""
+        """ldmatrix, or ld.shared, of a warp in a main-loop iteration."""
         scores = self.read_count(self.scores.a) + self.read_count(self.scores.b)
         staged = self.read_count(self.gradient.a) if self.staged_p else 0
         gradients = self.read_count(self.gradient.b) + staged
@@ -251,8 +257,8 @@ def values(config: PipelinedConfig) -> dict[str, object]:
 def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
-    """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
-    later: the only statement of the constraints that the variants below sm_80 share.
+    """Reasons why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for
+    `minimum` and later: the only statement of the constraints that the variants below sm_80 share.
     """
     if arch.number < minimum:
         yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"
@@ -270,30 +276,36 @@ def violations(
     if c.pair not in ("none", "f16", "f32"):
         yield f"pair must be none, f16 or f32, not {c.pair!r}"
         return
-    if c.block_own not in [warps * c.warp_own for warps in (1, 2, 4, 8)] or c.block_own > 128:
-        yield f"block_own must be those of 1, 2, 4 or 8 warps, at most 128, not {c.block_own}"
+    if (
+        c.block_stationary not in [warps * c.warp_stationary for warps in (1, 2, 4, 8)]
+        or c.block_stationary > 128
+    ):
+        yield (
+            "block_stationary must be those of 1, 2, 4 or 8 warps, at most 128, not "
+            f"{c.block_stationary}"
+        )
         return
     yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from backward.problem_violations(c, c.block_other, problem)
+        yield from backward.problem_violations(c, c.block_streamed, problem)
 
 
 P = TypeVar("P", bound=PipelinedConfig)
 
 Shapes = Sequence[tuple[int, Sequence[tuple[int, int, float]]]]
-"""block_own, min_blocks and relative speed, by the largest head_dim that they are for."""
+"""block_stationary, min_blocks and relative speed, by the largest head_dim that they are for."""
 
 
 def candidates(config_type: type[P], shapes: Shapes, problem: Problem) -> Iterator[tuple[P, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    for own, blocks, speed in next(
+    for stationary, blocks, speed in next(
         found for largest, found in shapes if problem.head_dim <= largest
     ):
-        config = config_type(problem.head_dim, block_own=own, min_blocks=blocks)
+        config = config_type(problem.head_dim, block_stationary=stationary, min_blocks=blocks)
         yield adapt(config, problem), speed
 
 
 def adapt(config: P, problem: Problem) -> P:
     """`config` with the fields that follow from the problem set to fit it."""
     chosen = replace(config, **{name: getattr(problem, name) for name in backward.FOLLOWS})
-    return replace(chosen, mask=backward.needs_mask(chosen, chosen.block_other, problem))
+    return replace(chosen, mask=backward.needs_mask(chosen, chosen.block_streamed, problem))

@@ -1,4 +1,4 @@
-"""How a kernel checks and picks its configurations, and what it offers where one spills."""
+"""Checks and choice of configurations, spill fallbacks, register budgets, for every kernel."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -10,6 +10,9 @@ C = TypeVar("C", bound=Hashable)
 P = TypeVar("P")
 D = TypeVar("D", bound=Any)
 
+_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+
 
 def check_types(config: Any) -> None:
     """TypeError for a field of a configuration that has another type than it was declared with."""
@@ -20,19 +23,31 @@ def check_types(config: Any) -> None:
             raise TypeError(f"{field.name}: expected {kind}; got {value!r}")
 
 
-class Threadblocks(Protocol):
-    """What threadblocks take of a multiprocessor."""
+class Bounded(Protocol):
+    """Threadblocks of which `min_blocks` share a multiprocessor."""
 
     @property
     def threads(self) -> int: ...
     @property
-    def shared_bytes(self) -> int: ...
-    @property
     def min_blocks(self) -> int: ...
 
 
+class Threadblocks(Bounded, Protocol):
+    """Threadblocks and their shared memory."""
+
+    @property
+    def shared_bytes(self) -> int: ...
+
+
+def registers(c: Bounded) -> int:
+    """Registers that a thread may have where `min_blocks` threadblocks share a multiprocessor:
+    they are given out by 8, and an instruction can name 255.
+    """
+    return min(255, _REGISTERS // (c.threads * c.min_blocks) // 8 * 8)
+
+
 def resource_violations(c: Threadblocks, arch: Architecture) -> Iterator[str]:
-    """Why the threadblocks of a configuration do not fit on `arch`."""
+    """Reasons why the threadblocks of a configuration do not fit on `arch`."""
     if c.min_blocks < 1 or c.min_blocks * c.threads > arch.threads_per_multiprocessor:
         yield f"{c.min_blocks} blocks of {c.threads} threads do not fit on a multiprocessor"
     if c.shared_bytes > arch.shared_per_block:

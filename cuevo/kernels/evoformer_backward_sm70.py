@@ -44,13 +44,13 @@ class Config(PipelinedConfig):
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
     return tuple(backward_pipelined.violations(config, NAME, MINIMUM_ARCH, arch, problem))
 
 
-#: The speeds are guesses: the more positions a threadblock owns, the less often the others are
-#: copied. Nobody has measured them. From head dim 72 on, 32 positions are for where there is no
-#: shared memory for 64.
+#: The speeds are guesses: the more stationary positions a threadblock has, the less often the
+#: streamed ones are copied. Nobody has measured them. From head dim 72 on, 32
+#: positions are for architectures without the shared memory for 64.
 SHAPES: Shapes = (
     (64, ((128, 1, 1.0), (64, 2, 0.9))),
     (128, ((64, 1, 1.0), (32, 1, 0.4))),

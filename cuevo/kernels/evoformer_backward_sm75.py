@@ -44,12 +44,12 @@ class Config(PipelinedConfig):
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
     return tuple(backward_pipelined.violations(config, NAME, MINIMUM_ARCH, arch, problem))
 
 
-#: The speeds are guesses: the more positions a threadblock owns, the less often the others are
-#: copied. Nobody has measured them.
+#: The speeds are guesses: the more stationary positions a threadblock has, the less often the
+#: streamed ones are copied. Nobody has measured them.
 SHAPES: Shapes = (
     (32, ((128, 1, 1.0), (64, 2, 0.9), (32, 4, 0.7))),
     (64, ((64, 2, 1.0), (32, 2, 0.7))),

@@ -45,47 +45,48 @@ class Config(SideConfig):
     """Rows N of a threadblock: they share the pair-bias tile."""
     warp_rows: int = 1
     """Rows N of a warp, one after the other."""
-    block_own: int = 64
-    """Positions that a threadblock owns."""
-    block_other: int = 32
-    """Positions of a pipeline stage."""
-    chunk_other: int = 32
-    """Positions of one step."""
+    block_stationary: int = 64
+    """Stationary positions of a threadblock."""
+    block_streamed: int = 32
+    """Streamed positions of a pipeline stage."""
+    chunk_streamed: int = 32
+    """Streamed positions of one step."""
     m_tiles: int = 2
     """16-position tiles of a warp."""
     stages: int = 3
-    """Shared-memory stages of what is walked."""
-    own_in_registers: bool = False
-    """Keep the fragments of the owned operands in registers (of warp_rows > 1: those of one row for
-    a lap), or read them for each step.
+    """Shared-memory stages of the streamed operands."""
+    stationary_in_registers: bool = False
+    """Keep the fragments of the stationary operands in registers (where warp_rows > 1: those of one
+    row for an iteration), or read them for each step.
     """
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
-    # What the kernel works with.
+
+    # -- Tiles and copies --------------------------------------------------------------------------
 
     @property
-    def owned(self) -> tuple[str, str]:
-        """The operands that a threadblock owns: of the scores, of dP."""
+    def stationary(self) -> tuple[str, str]:
+        """The stationary operands: of the scores, of dP."""
         return ("k", "v") if self.by_keys else ("q", "dout")
 
     @property
-    def walked(self) -> tuple[str, str]:
-        """Those that it walks."""
+    def streamed(self) -> tuple[str, str]:
+        """The streamed operands, likewise."""
         return ("q", "dout") if self.by_keys else ("k", "v")
 
     @property
-    def own_axis(self) -> str:
-        """The axis of what is owned."""
+    def stationary_axis(self) -> str:
+        """The axis of the stationary operands."""
         return "key" if self.by_keys else "query"
 
     @property
-    def other_axis(self) -> str:
-        """The axis of what is walked."""
+    def streamed_axis(self) -> str:
+        """The axis of the streamed operands."""
         return "query" if self.by_keys else "key"
 
     @property
     def tile(self) -> SharedTile:
-        """How rows of an operand lie in shared memory."""
+        """The layout of an operand's rows in shared memory."""
         return swizzle(self.head_dim // 8)
 
     @property
@@ -94,14 +95,14 @@ class Config(SideConfig):
         return 2 * self.head_dim
 
     @property
-    def warp_own(self) -> int:
-        """Positions that a warp owns."""
+    def warp_stationary(self) -> int:
+        """Stationary positions of a warp."""
         return 16 * self.m_tiles
 
     @property
     def row_threads(self) -> int:
         """Threads that work on the same rows N."""
-        return 32 * (self.block_own // self.warp_own)
+        return 32 * (self.block_stationary // self.warp_stationary)
 
     @property
     def warp_groups(self) -> int:
@@ -116,12 +117,12 @@ class Config(SideConfig):
     @property
     def n_tiles(self) -> int:
         """Accumulator tiles of 8 columns in a step."""
-        return self.chunk_other // 8
+        return self.chunk_streamed // 8
 
     @property
     def steps(self) -> int:
         """Steps of a stage."""
-        return self.block_other // self.chunk_other
+        return self.block_streamed // self.chunk_streamed
 
     @property
     def pass_rows(self) -> int:
@@ -137,10 +138,10 @@ class Config(SideConfig):
 
     @property
     def pair_tile(self) -> SharedTile | None:
-        """How rows of pair_bias lie in shared memory; None where there is none."""
+        """The layout of rows of pair_bias in shared memory; None where there is none."""
         if self.pair == "none":
             return None
-        keys = self.block_own if self.by_keys else self.block_other
+        keys = self.block_stationary if self.by_keys else self.block_streamed
         return swizzle(keys * self.pair_size // 16)
 
     @property
@@ -154,8 +155,8 @@ class Config(SideConfig):
 
     @property
     def value_bytes(self) -> int:
-        """Of what a walked position has beside its operands: the statistics of a query, the bias of
-        a key.
+        """Bytes that a streamed position has beside its operands: the statistics of a query, the
+        bias of a key.
         """
         return 12 if self.by_keys else 4 if self.mask else 0
 
@@ -172,53 +173,59 @@ class Config(SideConfig):
     @property
     def part_rows(self) -> int:
         """Rows of a warp's tile that each of them then sums."""
-        return self.warp_own // self.warp_groups
+        return self.warp_stationary // self.warp_groups
 
-    # Shared memory, bytes: owned operands | their statistics | stages of (first | second | pair |
-    # values) | two laps' sums | the threadblock's place
-
-    @property
-    def own_rows(self) -> int:
-        """Rows of an owned operand."""
-        return self.block_rows * self.block_own
+    # -- Shared memory: stationary operands | their statistics | stages of (first | second | pair |
+    # values) | the sums of two iterations | the threadblock's coordinates
 
     @property
-    def other_rows(self) -> int:
-        """Rows of a walked operand in a stage."""
-        return self.block_rows * self.block_other
+    def stationary_rows(self) -> int:
+        """Rows of a stationary operand."""
+        return self.block_rows * self.block_stationary
 
     @property
-    def own_stats_at(self) -> int:
-        """Where the statistics of owned queries begin."""
-        return 2 * self.own_rows * self.row_bytes
+    def streamed_rows(self) -> int:
+        """Rows of a streamed operand in a stage."""
+        return self.block_rows * self.block_streamed
+
+    @property
+    def stationary_stats_at(self) -> int:
+        """Where the statistics of stationary queries begin."""
+        return 2 * self.stationary_rows * self.row_bytes
 
     @property
     def row_stats_bytes(self) -> int:
         """Statistics of a row N: of a warp's queries -delta, 8 bytes each, and low, room for two m
         tiles.
         """
-        return self.block_own // self.warp_own * 128 * (self.m_tiles + 1)
+        return self.block_stationary // self.warp_stationary * 128 * (self.m_tiles + 1)
 
     @property
     def stages_at(self) -> int:
         """Where the stages begin."""
-        return self.own_stats_at + (0 if self.by_keys else self.block_rows * self.row_stats_bytes)
+        return self.stationary_stats_at + (
+            0 if self.by_keys else self.block_rows * self.row_stats_bytes
+        )
 
     @property
     def pair_at(self) -> int:
         """Where the pair tile of a stage begins in it."""
-        return 2 * self.other_rows * self.row_bytes
+        return 2 * self.streamed_rows * self.row_bytes
 
     @property
     def values_at(self) -> int:
         """Where the values of a stage begin."""
-        return self.pair_at + self.block_own * self.block_other * self.pair_size
+        return self.pair_at + self.block_stationary * self.block_streamed * self.pair_size
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of what is copied into a stage."""
+        return self.values_at + self.streamed_rows * self.value_bytes
 
     @property
     def stage_bytes(self) -> int:
-        """Of a stage, which has room for a result, too."""
-        operands = self.values_at + self.other_rows * self.value_bytes
-        return max(operands, self.own_rows * self.row_bytes)
+        """Bytes of a stage, which has room for a result, too."""
+        return max(self.operand_bytes, self.stationary_rows * self.row_bytes)
 
     @property
     def meeting_at(self) -> int:
@@ -227,17 +234,17 @@ class Config(SideConfig):
 
     @property
     def meeting_step(self) -> int:
-        """Bytes of the sums of 32 walked positions."""
-        return self.threads * self.warp_own * 4
+        """Bytes of the sums of 32 streamed positions."""
+        return self.threads * self.warp_stationary * 4
 
     @property
     def meeting_bytes(self) -> int:
-        """Bytes of the sums of a lap."""
-        return self.meeting_step * (self.block_other // 32) if self.meeting else 0
+        """Bytes of the sums of an iteration."""
+        return self.meeting_step * (self.block_streamed // 32) if self.meeting else 0
 
     @property
     def place_at(self) -> int:
-        """Where four numbers wait that say what a threadblock is for."""
+        """Where the threadblock's four coordinates wait."""
         return self.meeting_at + 2 * self.meeting_bytes
 
     @property
@@ -245,7 +252,7 @@ class Config(SideConfig):
         """Dynamic shared memory, all of the above."""
         return self.place_at + (16 if self.scarce else 0)
 
-    # The launch.
+    # -- The launch --------------------------------------------------------------------------------
 
     def groups(self, problem: Problem, arch: Architecture) -> int:
         """Groups that a threadblock takes one after the other, to sum over their rows: those that
@@ -254,7 +261,7 @@ class Config(SideConfig):
         row_groups = self.row_groups(problem)
         if not self.sums_rows:
             return 1
-        others = ceil(problem.own / self.block_own) * problem.heads * problem.batch
+        others = ceil(problem.stationary / self.block_stationary) * problem.heads * problem.batch
         slots = arch.multiprocessors * self.resident(arch)
 
         def time(groups: int) -> float:
@@ -265,15 +272,15 @@ class Config(SideConfig):
         return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
 
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
-        """Threadblocks of a launch, all in x: owned tiles fastest, then heads, then chunks of rows,
-        then batches.
+        """Threadblocks of a launch, all in x: stationary tiles fastest, then heads, then chunks of
+        rows, then batches.
         """
-        tiles = ceil(problem.own / self.block_own)
+        tiles = ceil(problem.stationary / self.block_stationary)
         return (tiles * problem.heads * self.chunks_of(problem, groups) * problem.batch, 1, 1)
 
 
 _EACH_CHUNK = 0.002
-"""What the sums of one more chunk cost, as a part of the whole."""
+"""Cost of the sums of one more chunk, as a part of the whole."""
 
 
 def values(config: Config) -> dict[str, object]:
@@ -284,8 +291,8 @@ def values(config: Config) -> dict[str, object]:
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement
-    of the constraints.
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
+    statement of the constraints.
     """
     return tuple(_violations(config, arch, problem))
 
@@ -301,27 +308,27 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.pair not in ("none", "f16", "bf16", "f32"):
         yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
         return
-    if c.m_tiles not in (1, 2) or c.block_own not in (32, 64, 128):
+    if c.m_tiles not in (1, 2) or c.block_stationary not in (32, 64, 128):
         yield (
-            "a warp owns 16 or 32 positions (m_tiles 1 or 2), a block 32, 64 or 128; got "
-            f"{16 * c.m_tiles}, {c.block_own}"
+            "a warp has 16 or 32 stationary positions (m_tiles 1 or 2), a block 32, 64 or 128; got "
+            f"{16 * c.m_tiles}, {c.block_stationary}"
         )
         return
-    if c.block_other not in (32, 64, 128):
-        yield f"block_other must be 32, 64 or 128, not {c.block_other}"
+    if c.block_streamed not in (32, 64, 128):
+        yield f"block_streamed must be 32, 64 or 128, not {c.block_streamed}"
         return
     step = 32 if c.tile.chunks % 2 else 16
-    if c.chunk_other < step or c.chunk_other % step or c.block_other % c.chunk_other:
-        yield f"chunk_other must be a multiple of {step} that divides block_other"
+    if c.chunk_streamed < step or c.chunk_streamed % step or c.block_streamed % c.chunk_streamed:
+        yield f"chunk_streamed must be a multiple of {step} that divides block_streamed"
     if c.warp_rows < 1 or c.block_rows < 1 or c.block_rows % c.warp_rows:
         yield f"block_rows = {c.block_rows} is no multiple of warp_rows = {c.warp_rows}"
         return
     if c.warp_rows > 1 and c.side == "keys":
         yield "warp_rows > 1 is for queries"
-    if c.meeting and (c.warp_groups not in (2, 4) or c.chunk_other not in (16, 32)):
+    if c.meeting and (c.warp_groups not in (2, 4) or c.chunk_streamed not in (16, 32)):
         yield (
             "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
-            f"two steps; got {c.warp_groups}, {c.chunk_other}"
+            f"two steps; got {c.warp_groups}, {c.chunk_streamed}"
         )
     if not 32 <= c.threads <= 1024:
         yield f"{c.threads} threads; a threadblock has 32 to 1024"
@@ -333,8 +340,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"{c.row_threads} threads copy fewer than the 8 rows of {c.tile.chunks} chunks that "
             "keep a thread's swizzle constant"
         )
-    if c.row_threads < c.block_other * c.value_bytes // 16:
-        yield f"{c.row_threads} threads are too few for the values of {c.block_other} positions"
+    if c.row_threads < c.block_streamed * c.value_bytes // 16:
+        yield f"{c.row_threads} threads are too few for the values of {c.block_streamed} positions"
     if c.pair_tile:
         if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < c.pair_size:
             yield (
@@ -349,7 +356,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     yield from choice.resource_violations(c, arch)
     if problem is None:
         return
-    yield from backward.problem_violations(c, c.block_other, problem)
+    yield from backward.problem_violations(c, c.block_streamed, problem)
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
@@ -368,12 +375,12 @@ class Shape:
 
     block_rows: int
     warp_rows: int
-    block_own: int
-    block_other: int
-    chunk_other: int
+    block_stationary: int
+    block_streamed: int
+    chunk_streamed: int
     stages: int
     min_blocks: int
-    own_in_registers: bool
+    stationary_in_registers: bool
     speed: float
     m_tiles: int = 2
     sums: bool = True
@@ -474,13 +481,13 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor, owned operands in shared memory, one row N at a time, at last fewer positions to
-    a warp.
+    multiprocessor, stationary operands in shared memory, one row N at a time, at last fewer
+    positions to a warp.
     """
     yield from choice.spill_fallbacks(config)
     alone = replace(config, min_blocks=1)
-    if config.own_in_registers:
-        yield (alone := replace(alone, own_in_registers=False))
+    if config.stationary_in_registers:
+        yield (alone := replace(alone, stationary_in_registers=False))
     if config.warp_rows > 1:
         yield (
             alone := replace(alone, warp_rows=1, block_rows=config.block_rows // config.warp_rows)
@@ -495,6 +502,6 @@ def adapt(config: Config, problem: Problem) -> Config:
     copied = min(config.pair_copy_bytes, problem.pair_alignment)
     return replace(
         chosen,
-        mask=backward.needs_mask(chosen, chosen.block_other, problem),
+        mask=backward.needs_mask(chosen, chosen.block_streamed, problem),
         pair_copy_bytes=copied if problem.pair != "none" else 16,
     )

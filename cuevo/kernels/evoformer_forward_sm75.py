@@ -44,7 +44,7 @@ class Config(PipelinedConfig):
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can."""
     return tuple(forward_pipelined.violations(config, NAME, MINIMUM_ARCH, arch, problem))
 
 

@@ -4,10 +4,12 @@ is launched.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import choice, forward
 from cuevo.kernels.forward import BIAS_BYTES, Problem, parameters
+from cuevo.layouts import SharedTile, swizzle
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -35,7 +37,7 @@ MINIMUM_ARCH = 80
 
 @dataclass(frozen=True)
 class Config:
-    """One instance of the kernel; every field is a name in its template."""
+    """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
     dtype: str = "bf16"
@@ -52,7 +54,7 @@ class Config:
     stages: int = 3
     """Shared-memory stages of K, V and the biases."""
     mask: str = "bf16"
-    """As in Problem, or "bounds": no mask, but keys may end within a tile."""
+    """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "bf16"
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
@@ -72,9 +74,24 @@ class Config:
         return self.head_dim // 8
 
     @property
+    def tile(self) -> SharedTile:
+        """The layout of rows of Q, K and V in shared memory."""
+        return swizzle(self.chunks)
+
+    @property
+    def warp_queries(self) -> int:
+        """Queries of a warp."""
+        return 16 * self.m_tiles
+
+    @property
+    def n_tiles(self) -> int:
+        """Accumulator tiles of 8 keys in a softmax step."""
+        return self.chunk_keys // 8
+
+    @property
     def row_threads(self) -> int:
         """Threads that work on one row N."""
-        return 32 * (self.block_queries // (16 * self.m_tiles))
+        return 32 * (self.block_queries // self.warp_queries)
 
     @property
     def threads(self) -> int:
@@ -89,22 +106,92 @@ class Config:
         return self.row_threads // self.chunks // 8 * 8
 
     @property
+    def pair_size(self) -> int:
+        """Bytes of an element of pair_bias."""
+        return BIAS_BYTES[self.pair]
+
+    @property
+    def pair_tile(self) -> SharedTile | None:
+        """The layout of rows of pair_bias in shared memory; None where there is none."""
+        return None if self.pair == "none" else swizzle(self.block_keys * self.pair_size // 16)
+
+    @property
     def pair_pass_rows(self) -> int:
         """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are
         narrower than 16 bytes.
         """
-        if self.pair == "none" or self.pair_copy_bytes < 16:
+        if self.pair_tile is None or self.pair_copy_bytes < 16:
             return 1
-        return self.threads // (self.block_keys * BIAS_BYTES[self.pair] // 16) // 8 * 8
+        return self.threads // self.pair_tile.chunks // 8 * 8
+
+    @property
+    def mask_passes(self) -> int:
+        """Keys of a stage whose mask a thread stages."""
+        return 0 if self.mask == "none" else ceil(self.block_keys / self.row_threads)
+
+    @property
+    def registers(self) -> int:
+        """Registers that the assembler may give a thread."""
+        return choice.registers(self)
+
+    # -- Shared memory: Q | stages of (K | V | pair) | stages of mask ------------------------------
+
+    @property
+    def q_row_bytes(self) -> int:
+        """Bytes of the Q tile of one row N."""
+        return self.block_queries * self.head_dim * 2
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """Bytes of the K tile, or the V tile, of one row N in a stage."""
+        return self.block_keys * self.head_dim * 2
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of the pair tile of a stage, which all rows N share."""
+        return self.block_queries * self.block_keys * self.pair_size
+
+    @property
+    def mask_row_bytes(self) -> int:
+        """Bytes of the mask of one row N in a stage, in fp32."""
+        return 0 if self.mask == "none" else 4 * self.block_keys
+
+    @property
+    def mask_stage_bytes(self) -> int:
+        """Bytes of a stage of the mask."""
+        return self.block_rows * self.mask_row_bytes
+
+    @property
+    def v_at(self) -> int:
+        """Where V begins in a stage."""
+        return self.block_rows * self.kv_row_bytes
+
+    @property
+    def pair_at(self) -> int:
+        """Where the pair tile begins in a stage."""
+        return 2 * self.v_at
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage without the mask."""
+        return self.pair_at + self.pair_bytes
+
+    @property
+    def stages_at(self) -> int:
+        """Where the stages begin."""
+        return self.block_rows * self.q_row_bytes
+
+    @property
+    def mask_at(self) -> int:
+        """Where the stages of the mask begin."""
+        return self.stages_at + self.stages * self.stage_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: Q + stages * (K + V + pair bias + mask)."""
-        q = self.block_rows * self.block_queries * self.head_dim * 2
-        kv = self.block_rows * self.block_keys * self.head_dim * 2 * 2
-        pair = self.block_queries * self.block_keys * BIAS_BYTES[self.pair]
-        mask = 0 if self.mask == "none" else self.block_rows * self.block_keys * 4
-        return q + self.stages * (kv + pair + mask)
+        """Dynamic shared memory, all of the above."""
+        return self.mask_at + self.stages * self.mask_stage_bytes
+
+    # -- Launch ------------------------------------------------------------------------------------
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows,
@@ -115,15 +202,14 @@ class Config:
 
 def values(config: Config) -> dict[str, object]:
     """The names that the template sees."""
-    names = [field.name for field in fields(config)]
-    return {name: getattr(config, name) for name in [*names, "pass_rows", "pair_pass_rows"]}
+    return {"config": config}
 
 
 def violations(
     config: Config, arch: Architecture, problem: Problem | None = None
 ) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only statement
-    of the constraints.
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
+    statement of the constraints.
     """
     return tuple(_violations(config, arch, problem))
 
@@ -227,8 +313,8 @@ class Shape:
 
 
 def traits(problem: Problem) -> frozenset[str]:
-    """What of a problem costs a kernel registers: "no pair" (it makes room for more than there is,
-    on sm_80), "f32 pair", "2-byte pair copies".
+    """Traits of a problem that cost a kernel registers: "no pair" (it makes room for more than
+    there is, on sm_80), "f32 pair", "2-byte pair copies".
     """
     found = set()
     if problem.pair == "none":

@@ -1,5 +1,5 @@
-"""What the variants of Evoformer attention, forward, share: the problem, the parameter block, the
-choice among tilings.
+"""The common part of the forward kernels: the problem, the parameter block, the choice of a
+tiling.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Problem:
 
 
 class Tiling(Protocol):
-    """What every variant's Config has."""
+    """A configuration as the functions here see it."""
 
     @property
     def dtype(self) -> str: ...
@@ -76,9 +76,9 @@ _ONES = {"f16": 0x3C00, "bf16": 0x3F80}
 
 
 def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
-    """What the scale is to the kernels for sm_80, which divide the biases by |scale| and give the
-    sign to q. A scale below 2^-64 in magnitude is taken as 0: it would need biases that fp32 does
-    not have.
+    """Fields of the scale, for the kernels of sm_80, which divide the biases by |scale| and give
+    the sign to q. A scale below 2^-64 in magnitude is taken as 0: it would need biases that fp32
+    does not have.
     """
     magnitude = abs(scale)
     sign = _ONES[dtype] | (0x8000 if scale < 0 else 0)

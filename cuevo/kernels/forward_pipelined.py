@@ -1,6 +1,6 @@
-"""What the variants of attention below sm_80 share, the host half of
-``ptx/lib/evoformer_forward.ptx``: the configuration and what follows from it, which are legal.
-What those of the backward pass have too: `RowCopy`, `HeadOperand`, `Instruction`.
+"""Host half of ``ptx/lib/evoformer_forward.ptx``, the forward pass below sm_80: the configuration
+and what follows from it, the legal ones, the candidates. The backward pass shares `RowCopy`,
+`HeadOperand` and `Instruction`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ class RowCopy:
     pass_rows: int
     """Rows copied at a time, a power of two."""
     threads: int
-    """Of the block."""
+    """Threads of the block."""
 
     @property
     def passes(self) -> int:
@@ -46,8 +46,8 @@ class HeadOperand(Operand):
 
     @property
     def tile(self) -> SharedTile:
-        """How its chunks lie: for m8n8k4 a row of an odd number gets one more, for rows 8 apart to
-        begin in different banks.
+        """The layout of its chunks: for m8n8k4 a row of an odd number gets one more, for rows 8
+        apart to begin in different banks.
         """
         tile = super().tile
         return SharedTile(tile.chunks + tile.chunks % 2, "quads") if tile.kind == "quads" else tile
@@ -66,7 +66,7 @@ def power_of_two(limit: int) -> int:
 
 
 class Instruction:
-    """What follows from the mma instruction of a variant."""
+    """Consequences of the mma instruction of a variant."""
 
     instruction: ClassVar[str]
     """"m16n8k8" or "m8n8k4"."""
@@ -80,16 +80,16 @@ class Instruction:
 
     @property
     def accumulator(self) -> Accumulator:
-        """How scores and output lie in registers."""
+        """The layout of scores and output in registers."""
         return M8N8K4 if self.instruction == "m8n8k4" else M16N8
 
     def mma_count(self, mma: ThreadblockMma) -> int:
-        """mma instructions of a warp in a lap."""
+        """mma instructions of a warp in an iteration."""
         each = 8 if self.instruction == "m8n8k4" else 1
         return each * mma.a.steps * mma.m_tiles * mma.n_tiles
 
     def read_count(self, operand: Operand) -> int:
-        """ldmatrix, or ld.shared, of a warp in a lap that read an operand."""
+        """ldmatrix, or ld.shared, of a warp in an iteration that read an operand."""
         return operand.steps * operand.groups * (2 if self.instruction == "m8n8k4" else 1)
 
 
@@ -107,9 +107,9 @@ class PipelinedConfig(Instruction):
     warp_queries: int = 32
     """Queries of a warp."""
     mask: str = "f16"
-    """As in Problem, or "bounds": no mask, but keys may end within a tile."""
+    """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "f16"
-    """As in Problem."""
+    """Type of pair_bias."""
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
 
@@ -150,7 +150,7 @@ class PipelinedConfig(Instruction):
 
     @property
     def out_tile(self) -> SharedTile:
-        """How a warp's rows of the output lie where its rows of Q were."""
+        """The layout of a warp's rows of the output where its rows of Q were."""
         return SharedTile(self.out_columns // 8)
 
     @property
@@ -237,10 +237,15 @@ class PipelinedConfig(Instruction):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory."""
+        """Dynamic shared memory, all of the above."""
         return self.p_at + self.p_bytes
 
-    # -- Launch, and what a lap issues -------------------------------------------------------------
+    # -- Launch, registers, instructions of an iteration -------------------------------------------
+
+    @property
+    def registers(self) -> int:
+        """Registers that the assembler may give a thread."""
+        return choice.registers(self)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: as for the other variants, the parts of V fastest."""
@@ -249,7 +254,7 @@ class PipelinedConfig(Instruction):
 
     @property
     def reads(self) -> int:
-        """All of them."""
+        """ldmatrix, or ld.shared, of a warp in an iteration, all of them."""
         operands = [self.scores.a, self.scores.b, self.output.b]
         return sum(map(self.read_count, operands + [self.output.a] * self.staged_p))
 
@@ -262,8 +267,8 @@ def values(config: PipelinedConfig) -> dict[str, object]:
 def violations(
     c: PipelinedConfig, name: str, minimum: int, arch: Architecture, problem: Problem | None
 ) -> Iterator[str]:
-    """Why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for `minimum` and
-    later: the only statement of the constraints that the variants below sm_80 share.
+    """Reasons why `c` cannot run on `arch` (and serve `problem`) by the kernel `name`, for
+    `minimum` and later: the only statement of the constraints that the variants below sm_80 share.
     """
     if arch.number < minimum:
         yield f"mma.{c.instruction} needs sm_{minimum}; this is {arch.name}"

@@ -44,7 +44,7 @@ def values(config: Config) -> dict[str, object]:
 
 
 def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
-    """Why `config` cannot run on `arch`; empty if it can."""
+    """Reasons why `config` cannot run on `arch`; empty if it can."""
     return tuple(_violations(config, arch))
 
 

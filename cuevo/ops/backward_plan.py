@@ -149,8 +149,8 @@ class _Builder(PlanBuilder):
         ]
         # What lies between kernels has whole tiles, of those that read and those that write it.
         configs = [config for _, config in chosen]
-        query_tiles = [c.block_other if c.by_keys else c.block_own for c in configs]
-        key_tiles = [c.block_own if c.by_keys else c.block_other for c in configs]
+        query_tiles = [c.block_streamed if c.by_keys else c.block_stationary for c in configs]
+        key_tiles = [c.block_stationary if c.by_keys else c.block_streamed for c in configs]
         self.query_positions = padded(p.queries, max(query_tiles))
         self.key_positions = padded(p.keys, max(key_tiles))
         self.add_workspace("stats", (p.batch, p.rows, p.heads, *stats_shape(self.query_positions)))

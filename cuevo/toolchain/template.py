@@ -34,6 +34,7 @@ from cuevo.errors import TemplateError
 from cuevo.toolchain import source_map
 from cuevo.toolchain.direct_calls import DirectCalls
 from cuevo.toolchain.division import magic
+from cuevo.toolchain.free_names import FreeNames
 from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
 from cuevo.toolchain.lineinfo import LocatedText, SourceLine, add_line_information
 from cuevo.toolchain.paths import ptx_directory
@@ -60,7 +61,7 @@ class RenderedKernel:
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
 
     def describe(self) -> str:
-        """The instance in one line: ``evoformer_forward_sm80(head_dim=32, stages=3)``."""
+        """The instance in one line: ``key_bias_sm70(mask=f16, threads=128)``."""
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.values.items())})"
 
     @cached_property
@@ -114,7 +115,8 @@ def render(
     Equal values give the same `RenderedKernel` again, until a file of a directory changes.
 
     Raises ValueError for a kernel that is not there and for a value that hides one of the names
-    above; TemplateError, with file and line, for whatever goes wrong inside of a template.
+    above; TemplateError, with file and line, for whatever goes wrong inside of a template, a macro
+    that uses a register of its caller's among that (see `free_names`).
     """
     root = ptx_directory() if directory is None else Path(directory).resolve()
     if kernel not in _names(root):
@@ -234,7 +236,7 @@ def _environment(root: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
-        extensions=[source_map.Marks],
+        extensions=[FreeNames, source_map.Marks],
         bytecode_cache=_CodeInMemory(),
     )
     environment.code_generator_class = DirectCalls

@@ -20,12 +20,11 @@ QUERIES = "head_dim=32 side=queries mask=true pair=f16 sums=true dtype=f16"
 SMALL = "block_m=64 block_n=64 warp_m=32 warp_n=32"
 INSTANCES = [
     ("attention_delta_sm70", "head_dim=40 dtype=f16 block_heads=2"),
-    ("attention_scores_sm80", "head_dim=16 m_tiles=2"),
-    ("evoformer_backward_sm70", KEYS + " dtype=f16 block_own=32"),
-    ("evoformer_backward_sm75", QUERIES + " block_own=32"),
+    ("evoformer_backward_sm70", KEYS + " dtype=f16 block_stationary=32"),
+    ("evoformer_backward_sm75", QUERIES + " block_stationary=32"),
     ("evoformer_backward_sm80", KEYS + " m_tiles=1 stages=2"),
-    ("evoformer_backward_sm80", QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_other=16"),
-    ("evoformer_backward_sm80", "head_dim=8 first=false second=true own_in_registers=true"),
+    ("evoformer_backward_sm80", QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_streamed=16"),
+    ("evoformer_backward_sm80", "head_dim=8 first=false second=true stationary_in_registers=true"),
     ("evoformer_forward_sm70", "head_dim=16 mask=bool block_queries=32"),
     ("evoformer_forward_sm75", "head_dim=16 mask=bounds pair=f32 block_queries=32"),
     ("evoformer_forward_sm80", "head_dim=24 dtype=f16 block_rows=2 mask=none pair=f16"),

@@ -24,7 +24,6 @@ from typing import Any
 
 from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import (
     evoformer_backward_sm70,
     evoformer_backward_sm75,
@@ -89,11 +88,6 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
                 name = "-".join((f"D{head_dim}", dtype, tiling, config.mask, config.pair, *width))
                 yield f"forward-{name}", forward.NAME, forward.values(config)
     dtype = ("bf16", "f16")[head_dim // 8 % 2]
-    yield (
-        f"scores-D{head_dim}-{dtype}",
-        scores.NAME,
-        scores.values(scores.Config(head_dim=head_dim, dtype=dtype)),
-    )
     config = delta.choose(head_dim, dtype, heads=8)
     yield f"delta-D{head_dim}-{dtype}-heads{config.block_heads}", delta.NAME, delta.values(config)
 

@@ -44,7 +44,7 @@ class Case:
     head_dim: int
     queries: int
     step: int = 128
-    """What the statistics are whole tiles of."""
+    """Queries of a tile: the statistics are padded to whole ones."""
     block_heads: int = 1
     head_groups: int = 1
     batch: int = 1
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of out and dout."""
+        """Shape of out and dout."""
         heads = self.block_heads * self.head_groups
         return (self.batch, self.rows, self.queries, heads, self.head_dim)
 

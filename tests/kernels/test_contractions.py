@@ -22,7 +22,7 @@ SAMPLE = 3
 
 
 def samples() -> Iterator[Any]:
-    """Of each kernel some instances that lie far apart."""
+    """Some instances of each kernel, far apart in its list."""
     by_kernel: dict[str, list[tuple[str, dict[str, object]]]] = {}
     for label, kernel, values in chain(
         *(instances(head_dim) for head_dim in (24, 64)),

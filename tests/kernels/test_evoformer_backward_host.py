@@ -32,7 +32,7 @@ WANTED = (
         if first or second or sums
     ),
 )
-"""What either side may be asked for."""
+"""Sets of gradients of either side."""
 SIZES = (
     (1, 1, 1, 1, 1),
     (1, 128, 8, 256, 256),
@@ -90,8 +90,8 @@ def test_what_is_chosen_is_legal(arch: str) -> None:
         groups = config.groups(problem, limits)
         blocks, *others = config.grid(problem, groups)
         assert others == [1, 1]
-        assert blocks * groups * config.block_rows * config.block_own >= (
-            problem.batch * problem.rows * problem.heads * problem.own
+        assert blocks * groups * config.block_rows * config.block_stationary >= (
+            problem.batch * problem.rows * problem.heads * problem.stationary
         )
 
 
@@ -125,7 +125,9 @@ def test_large_problems_get_no_smaller_tiles_than_small_ones() -> None:
         stated = replace(PROBLEM, side=side, second=side == "keys")
         small = backward.choose(replace(stated, rows=1, queries=16, keys=16), SM_80)
         large = backward.choose(replace(stated, rows=512, queries=512, keys=512), SM_80)
-        assert small.block_rows * small.block_own <= large.block_rows * large.block_own
+        assert (
+            small.block_rows * small.block_stationary <= large.block_rows * large.block_stationary
+        )
 
 
 def test_where_nothing_is_legal_every_objection_is_named() -> None:
@@ -158,12 +160,12 @@ def test_chunks_hold_every_row_and_their_sums_are_no_larger_than_q(arch: str) ->
 
 
 @pytest.mark.parametrize(
-    ("side", "own", "other"), [("keys", 128, 100), ("queries", 100, 128)], ids=str
+    ("side", "stationary", "streamed"), [("keys", 128, 100), ("queries", 100, 128)], ids=str
 )
-def test_either_side(side: str, own: int, other: int) -> None:
+def test_either_side(side: str, stationary: int, streamed: int) -> None:
     problem = replace(PROBLEM, side=side)
-    assert (problem.own, problem.other) == (own, other)
-    config = replace(BASE, side=side, block_own=32, block_other=64)
+    assert (problem.stationary, problem.streamed) == (stationary, streamed)
+    config = replace(BASE, side=side, block_stationary=32, block_streamed=64)
     assert config.pair_tile and config.pair_tile.chunks == (4 if side == "keys" else 8)
     assert config.grid(problem, groups=2) == (4 * 2 * 2, 1, 1)
 
@@ -188,13 +190,18 @@ def test_the_bases_are_legal() -> None:
         (BASE, dict(pair="bool"), "sm_80", "pair must be none, f16, bf16 or f32, not 'bool'"),
         (QUERIES, dict(second=True), "sm_80", "a side gives first or sums, the keys second too"),
         (BASE, dict(first=False, second=False, sums=False), "sm_80", "at least one of them"),
-        (BASE, dict(m_tiles=3), "sm_80", "a warp owns 16 or 32 positions (m_tiles 1 or 2)"),
+        (
+            BASE,
+            dict(m_tiles=3),
+            "sm_80",
+            "a warp has 16 or 32 stationary positions (m_tiles 1 or 2)",
+        ),
         (BASE, dict(m_tiles=0), "sm_80", "m_tiles 1 or 2"),
-        (BASE, dict(block_own=96), "sm_80", "a block 32, 64 or 128; got 32, 96"),
-        (BASE, dict(block_other=48), "sm_80", "block_other must be 32, 64 or 128, not 48"),
-        (BASE, dict(chunk_other=64), "sm_80", "multiple of 16 that divides block_other"),
-        (BASE, dict(chunk_other=0), "sm_80", "multiple of 16 that divides block_other"),
-        (BASE, dict(head_dim=24, chunk_other=16), "sm_80", "multiple of 32 that divides"),
+        (BASE, dict(block_stationary=96), "sm_80", "a block 32, 64 or 128; got 32, 96"),
+        (BASE, dict(block_streamed=48), "sm_80", "block_streamed must be 32, 64 or 128, not 48"),
+        (BASE, dict(chunk_streamed=64), "sm_80", "multiple of 16 that divides block_streamed"),
+        (BASE, dict(chunk_streamed=0), "sm_80", "multiple of 16 that divides block_streamed"),
+        (BASE, dict(head_dim=24, chunk_streamed=16), "sm_80", "multiple of 32 that divides"),
         (BASE, dict(block_rows=0), "sm_80", "block_rows = 0 is no multiple of warp_rows = 1"),
         (QUERIES, dict(warp_rows=0), "sm_80", "is no multiple of warp_rows = 0"),
         (QUERIES, dict(block_rows=3, warp_rows=2), "sm_80", "block_rows = 3 is no multiple"),
@@ -202,7 +209,7 @@ def test_the_bases_are_legal() -> None:
         (QUERIES, dict(block_rows=3), "sm_90", "shared by 1, 2 or 4 groups of warps"),
         (
             QUERIES,
-            dict(block_rows=2, block_other=64, chunk_other=64),
+            dict(block_rows=2, block_streamed=64, chunk_streamed=64),
             "sm_90",
             "shared by 1, 2 or 4 groups of warps",
         ),
@@ -211,13 +218,13 @@ def test_the_bases_are_legal() -> None:
         (BASE, dict(stages=7), "sm_90", "stages must be 2 to 6, not 7"),
         (
             BASE,
-            dict(head_dim=40, block_own=32, pair="none"),
+            dict(head_dim=40, block_stationary=32, pair="none"),
             "sm_80",
             "32 threads copy fewer than the 8 rows of 5 chunks",
         ),
         (
             BASE,
-            dict(block_own=32, block_other=128, pair="none"),
+            dict(block_stationary=32, block_streamed=128, pair="none"),
             "sm_80",
             "32 threads are too few for the values of 128 positions",
         ),
@@ -233,7 +240,7 @@ def test_the_bases_are_legal() -> None:
         (BASE, dict(min_blocks=33), "sm_80", "33 blocks of 64 threads do not fit"),
         (
             BASE,
-            dict(head_dim=64, block_other=128, stages=6),
+            dict(head_dim=64, block_streamed=128, stages=6),
             "sm_80",
             "bytes of shared memory; a block of sm_80 has 166912",
         ),
@@ -265,7 +272,7 @@ def test_each_constraint(base: Config, changes: dict[str, Any], arch: str, reaso
         (
             dict(side="queries", second=False, mask=False),
             dict(side="queries", second=False, mask="none", keys=100),
-            "or keys end within a tile that is walked",
+            "or keys end within a streamed tile",
         ),
         (dict(), dict(pair_alignment=4), "copies pair_bias by 16 bytes; its rows are aligned to 4"),
     ],
@@ -329,7 +336,7 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     case = replace(CASE, layout="heads first", dout_layout="padded", grad_layout="stepped")
     inputs = cases.make(case)
     problem = sides(case, inputs)[side]
-    config = backward.adapt(replace(BASE, block_own=32, block_rows=2), problem)
+    config = backward.adapt(replace(BASE, block_stationary=32, block_rows=2), problem)
     results = cases.make_results(case)
     single = np.dtype(np.float32)
     rooms = {
@@ -356,18 +363,18 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
         assert named == list(views[array].strides[:4])
     if side == "queries":
         assert [value for name, value in found.items() if name.startswith("second_grad")] == [0] * 5
-    walked = ("q", "dout") if side == "keys" else ("k", "v")
-    for name, array in zip(("first", "second"), walked, strict=True):
+    streamed = ("q", "dout") if side == "keys" else ("k", "v")
+    for name, array in zip(("first", "second"), streamed, strict=True):
         step = views[array].strides[2]
         assert found[f"{name}_step_pass"] == config.pass_rows * step
-        assert found[f"{name}_step_tile"] == config.block_other * step
+        assert found[f"{name}_step_tile"] == config.block_streamed * step
     assert found["pair_stride_query"] == 133 * 2
-    assert found["pair_step_tile"] == config.block_other * 133 * 2
+    assert found["pair_step_tile"] == config.block_streamed * 133 * 2
     assert found["pair_step_pass"] == config.pair_pass_rows * 133 * 2
     extents = ("batches", "rows", "heads", "queries", "keys", "query_positions", "key_positions")
     assert [found[name] for name in extents] == [2, 3, 2, 70, 133, 128, 256]
     tiles, whole = (5, 2) if side == "keys" else (3, 4)
-    names = ("own_tiles", "groups", "longer_chunks", "chunks", "whole_tiles")
+    names = ("stationary_tiles", "groups", "longer_chunks", "chunks", "whole_tiles")
     assert [found[x] for x in names] == [tiles, 1, 0, 2, whole]
     assert found["score_scale"] == pytest.approx(0.5 * log2(np.e))
     assert (found["bias_scale"], found["gradient_scale"]) == (2.0, -0.5)

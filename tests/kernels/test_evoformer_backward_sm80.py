@@ -63,7 +63,7 @@ def test_the_sweep(case: BackwardCase) -> None:
 
 
 def statistics(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, Strided]:
-    """What the kernel is given of every query and of every key."""
+    """The statistics of every query and the bias of every key, as the kernel is given them."""
     dout, out, lse = (inputs[key].array.astype(np.float64) for key in ("dout", "out", "lse"))
     outer = (case.batch, case.rows)
     low = np.where(lse < -(2.0**22), -np.inf, -lse * log2(np.e))
@@ -147,12 +147,12 @@ MANY = BackwardCase("f16", 16, 40, 50, 2, 7, 2, mask="bool", pair="f32", grads=Q
 TILING: dict[str, Any] = dict(
     block_rows=1,
     warp_rows=1,
-    block_own=64,
-    block_other=32,
-    chunk_other=32,
+    block_stationary=64,
+    block_streamed=32,
+    chunk_streamed=32,
     m_tiles=2,
     stages=2,
-    own_in_registers=False,
+    stationary_in_registers=False,
     min_blocks=1,
 )
 
@@ -173,7 +173,7 @@ def test_rows_in_groups_and_chunks(rows: tuple[int, int], groups: int) -> None:
     run(MANY, "queries", settings, groups)
 
 
-@pytest.mark.parametrize("tiles", [1, 3], ids="{} tiles of what is walked".format)
+@pytest.mark.parametrize("tiles", [1, 3], ids="{} tiles of what is streamed".format)
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("in_registers", [False, True], ids=["shared", "registers"])
 @pytest.mark.parametrize("side", ["keys", "queries"])
@@ -181,17 +181,17 @@ def test_a_group_is_copied_while_the_results_of_another_are_stored(
     side: str, in_registers: bool, stages: int, tiles: int
 ) -> None:
     """5 rows in chunks of 3 and 2; the results go through the one stage that no copy is for."""
-    settings = TILING | dict(stages=stages, own_in_registers=in_registers)
+    settings = TILING | dict(stages=stages, stationary_in_registers=in_registers)
     case = replace(WIDE, queries=32 * tiles - 5, keys=32 * tiles - 3)
     run(case, side, settings, groups=3)
 
 
 @pytest.mark.parametrize("block_rows", [1, 2, 4])
 def test_sums_shared_by_warps_over_several_tiles_of_keys(block_rows: int) -> None:
-    """More stages and steps than the sums take turns in, and rows n summed over two laps."""
+    """More stages and steps than the sums take turns in, and rows n summed over two iterations."""
     case = replace(WIDE, keys=150, grads=("pair_bias",))
-    tiling = TILING | dict(block_rows=block_rows, block_own=32)
-    for steps in (dict(), dict(chunk_other=16), dict(block_other=64, m_tiles=1)):
+    tiling = TILING | dict(block_rows=block_rows, block_stationary=32)
+    for steps in (dict(), dict(chunk_streamed=16), dict(block_streamed=64, m_tiles=1)):
         run(case, "queries", tiling | steps, groups=2)
 
 
@@ -223,30 +223,34 @@ def test_every_set_of_gradients(side: str, subset: tuple[str, ...], head_dim: in
 BOTH_SIDES: tuple[dict[str, Any], ...] = (
     *(dict(stages=stages) for stages in (2, 3, 4, 5, 6)),
     *(dict(pair_copy_bytes=width) for width in (16, 8, 4, 2)),
-    *(dict(m_tiles=m_tiles, block_own=own) for m_tiles in (1, 2) for own in (32, 64, 128)),
-    dict(m_tiles=2, own_in_registers=True),
-    dict(m_tiles=1, own_in_registers=True, stages=3),
-    dict(block_other=64),
-    dict(block_other=64, chunk_other=64, stages=3),
-    dict(block_other=128, chunk_other=64, m_tiles=1),
-    dict(chunk_other=16),
+    *(
+        dict(m_tiles=m_tiles, block_stationary=count)
+        for m_tiles in (1, 2)
+        for count in (32, 64, 128)
+    ),
+    dict(m_tiles=2, stationary_in_registers=True),
+    dict(m_tiles=1, stationary_in_registers=True, stages=3),
+    dict(block_streamed=64),
+    dict(block_streamed=64, chunk_streamed=64, stages=3),
+    dict(block_streamed=128, chunk_streamed=64, m_tiles=1),
+    dict(chunk_streamed=16),
     dict(block_rows=2),
     dict(block_rows=2, m_tiles=1, pair_copy_bytes=4),
-    dict(block_rows=4, block_own=32),
+    dict(block_rows=4, block_stationary=32),
     dict(min_blocks=2),
 )
 SETTINGS = [
-    *(("keys", settings) for settings in (*BOTH_SIDES, dict(block_rows=3, block_own=128))),
+    *(("keys", settings) for settings in (*BOTH_SIDES, dict(block_rows=3, block_stationary=128))),
     *(("queries", settings) for settings in BOTH_SIDES),
     *(
         ("queries", settings)
         for settings in (
             dict(block_rows=2, warp_rows=2),
             dict(block_rows=4, warp_rows=2, stages=3),
-            dict(block_rows=4, warp_rows=2, m_tiles=1, block_other=64),
-            dict(block_rows=8, warp_rows=2, m_tiles=1, block_own=32),
-            dict(block_rows=2, own_in_registers=True, stages=4),
-            dict(block_rows=4, own_in_registers=True, m_tiles=1, block_own=32),
+            dict(block_rows=4, warp_rows=2, m_tiles=1, block_streamed=64),
+            dict(block_rows=8, warp_rows=2, m_tiles=1, block_stationary=32),
+            dict(block_rows=2, stationary_in_registers=True, stages=4),
+            dict(block_rows=4, stationary_in_registers=True, m_tiles=1, block_stationary=32),
         )
     ),
 ]
@@ -270,11 +274,13 @@ def test_settings_change_what_is_chosen(side: str, settings: dict[str, Any]) -> 
 def test_rows_that_nobody_sums(rows: tuple[int, int]) -> None:
     """Without sums over rows any number of warps may share a threadblock."""
     block_rows, warp_rows = rows
-    settings = TILING | dict(block_rows=block_rows, warp_rows=warp_rows, block_own=32)
+    settings = TILING | dict(block_rows=block_rows, warp_rows=warp_rows, block_stationary=32)
     run(replace(WIDE, grads=("q",)), "queries", settings)
 
 
-@pytest.mark.parametrize("chunk", [dict(block_other=64, chunk_other=64), dict(chunk_other=32)])
+@pytest.mark.parametrize(
+    "chunk", [dict(block_streamed=64, chunk_streamed=64), dict(chunk_streamed=32)]
+)
 def test_a_step_of_a_warp_that_sums_alone(chunk: dict[str, Any]) -> None:
     run(WIDE, "queries", TILING | chunk | dict(m_tiles=1), groups=3)
 

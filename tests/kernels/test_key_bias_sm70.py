@@ -38,7 +38,7 @@ class Case:
     mask: str
     keys: int
     step: int = 128
-    """What the result is whole tiles of."""
+    """Keys of a tile: the result is padded to whole ones."""
     batch: int = 1
     rows: int = 1
     layout: str = "packed"
@@ -71,7 +71,7 @@ def operand(case: Case) -> Strided:
 
 
 def expected(case: Case, mask: np.ndarray | None) -> np.ndarray:
-    """As the kernels that add it want it: one product, rounded to fp32, of at least -1e30."""
+    """The bias as the kernels add it: one product, rounded to fp32, of at least -1e30."""
     shape = (case.batch, case.rows, case.keys)
     if mask is None:
         return np.zeros(shape, F32)

@@ -41,7 +41,7 @@ def test_the_machine_code_has_what_the_ledger_says(config: forward.Config, tmp_p
     found = opcodes(assemble(kernel, "sm_90", cache=None).code, tmp_path)
     steps = config.block_keys // config.chunk_keys
     rows = 2 * config.m_tiles
-    # Beside the fast road each step has a slow one: the exponentials again, one more a row for what
+    # Beside the fast path each step has a slow one: the exponentials again, one more a row for what
     # O is multiplied by, and six m16n8k8 an m tile for the maxima of its rows.
     assert found["MUFU.EX2"] == 2 * said["ex2"] + steps * rows
     assert found["HMMA.16816"] == said["mma.m16n8k16"]
@@ -53,14 +53,14 @@ def test_the_machine_code_has_what_the_ledger_says(config: forward.Config, tmp_p
 GRADIENTS = [
     backward.Config(
         32, pair="bf16", mask=True, second=True, sums=True,
-        block_other=64, chunk_other=16, stages=2, own_in_registers=True,
+        block_streamed=64, chunk_streamed=16, stages=2, stationary_in_registers=True,
     ),
     backward.Config(
         32, pair="bf16", mask=True, side="queries", sums=True,
-        block_rows=2, chunk_other=16, stages=2, own_in_registers=True,
+        block_rows=2, chunk_streamed=16, stages=2, stationary_in_registers=True,
     ),
     backward.Config(64, dtype="f16", side="queries", pair="f32", sums=True, stages=2),
-    backward.Config(24, first=False, second=True, m_tiles=1, block_own=64),
+    backward.Config(24, first=False, second=True, m_tiles=1, block_stationary=64),
     backward.Config(8, side="queries", mask=True),
 ]  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_the_machine_code_of_gradients_has_what_the_ledger_says(
     assert found["HMMA.16816"] == said["mma.m16n8k16"]
     assert found["HMMA.1688"] == said["mma.m16n8k8"]
     prologue = 0
-    if config.own_in_registers and config.warp_rows == 1:
+    if config.stationary_in_registers and config.warp_rows == 1:
         products = 1 + (config.first or config.sums)
         prologue = -(-config.tile.chunks // 2) * config.m_tiles * products
     assert found["LDSM.16"] == said["ldmatrix"] + prologue

@@ -40,7 +40,7 @@ class Case:
     order: str = "terms first"
     values: str = "normal"
     alignment: int = 16
-    """Of the sums' first byte."""
+    """Alignment of the sums' first byte."""
     changes: tuple[tuple[str, int], ...] = ()
     """Fields of the configuration that differ from those chosen."""
 

@@ -28,17 +28,17 @@ def test_every_kernel_file_has_its_host_half() -> None:
 
 @unit
 def test_the_list_has_every_tiling_and_every_bias() -> None:
-    found = [
-        values
+    found: list[Any] = [
+        values["config"]
         for d in shipped.HEAD_DIMS
         for _, kernel, values in shipped.instances(d)
         if kernel == forward.NAME
     ]
 
     def seen(*fields: str) -> set[Any]:
-        return {tuple(values[field] for field in fields) for values in found}
+        return {tuple(getattr(config, field) for field in fields) for config in found}
 
-    tiling = [field.name for field in fields(forward.Shape) if field.name in found[0]]
+    tiling = [field.name for field in fields(forward.Shape) if hasattr(found[0], field.name)]
     assert len(tiling) == 8
     for d in shipped.HEAD_DIMS:
         shapes = {(d, *(getattr(s, field) for field in tiling)) for s in forward.shapes(d)}

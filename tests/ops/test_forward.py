@@ -134,9 +134,9 @@ def test_every_shape(case: Case, shape: forward.Shape) -> None:
     config = forward.Config(head_dim=case.head_dim, **tiling)
     out, lse = cuevo.attention(**call, return_lse=True, device=place, config=config)
     cases.check(case, out, lse, inputs)
-    (values,) = place.values
-    assert {field: values[field] for field in TILING} == tiling
-    assert (values["dtype"], values["mask"], values["pair"]) == (case.dtype, case.mask, case.pair)
+    (used,) = place.configs
+    assert {field: getattr(used, field) for field in TILING} == tiling
+    assert (used.dtype, used.mask, used.pair) == (case.dtype, case.mask, case.pair)
 
 
 SETTINGS = (
@@ -170,26 +170,26 @@ def test_settings_change_what_is_chosen(settings: dict[str, Any]) -> None:
     wanted = MEDIUM | settings
     out, lse = cuevo.attention(**call, return_lse=True, device=place, config=wanted)
     cases.check(WIDE, out, lse, inputs)
-    (values,) = place.values
-    assert {key: values[key] for key in wanted} == wanted
+    (used,) = place.configs
+    assert {key: getattr(used, key) for key in wanted} == wanted
 
 
 @kernel
 def test_a_kernel_that_spills_gets_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     def spills(loaded: LoadedKernel) -> bool:
         values: Any = loaded.kernel.values
-        return values["min_blocks"] > 2
+        return values["config"].min_blocks > 2
 
     monkeypatch.setattr(LoadedKernel, "spills", property(spills))
     inputs, call = arguments(WIDE)
     place = Recorder("sm_90")
     cases.check(WIDE, cuevo.attention(**call, device=place), None, inputs)
-    tried = [values["min_blocks"] for values in place.values]
+    tried = [config.min_blocks for config in place.configs]
     assert tried == list(range(tried[0], 1, -1))
     assert len(tried) > 1
     place = Recorder("sm_90")
     cuevo.attention(**call, device=place, config={"min_blocks": 3})
-    assert [values["min_blocks"] for values in place.values] == [3]
+    assert [config.min_blocks for config in place.configs] == [3]
 
 
 @kernel
@@ -203,10 +203,10 @@ def test_pair_bias_of_every_alignment(pair: str, pair_layout: str) -> None:
     place = Recorder()
     inputs, call = arguments(case)
     cases.check(case, cuevo.attention(**call, device=place), None, inputs)
-    (values,) = place.values
+    (used,) = place.configs
     size = 4 if pair == "f32" else 2
     stated = size if pair_layout == "packed" else int(pair_layout.split()[1])
-    assert values["pair_copy_bytes"] == max(stated, size)
+    assert used.pair_copy_bytes == max(stated, size)
 
 
 @kernel
@@ -216,8 +216,9 @@ def test_what_is_not_given_follows_from_the_problem() -> None:
     inputs, call = arguments(case)
     config = forward.Config(head_dim=128, dtype="bf16", mask="f32", pair="f32", block_queries=64)
     cases.check(case, cuevo.attention(**call, device=place, config=config), None, inputs)
-    (values,) = place.values
-    found = {key: values[key] for key in ("head_dim", "dtype", "mask", "pair", "block_queries")}
+    (used,) = place.configs
+    fields = ("head_dim", "dtype", "mask", "pair", "block_queries")
+    found = {key: getattr(used, key) for key in fields}
     assert found == dict(head_dim=16, dtype="f16", mask="bounds", pair="none", block_queries=64)
 
 
@@ -297,7 +298,7 @@ def test_an_address_that_is_less_aligned_gets_another_plan() -> None:
     moved[...] = call["pair_bias"]
     out = cuevo.attention(**call | {"pair_bias": moved}, device=place)
     cases.check(case, out, None, inputs)
-    assert [values["pair_copy_bytes"] for values in place.values] == [16, 4]
+    assert [config.pair_copy_bytes for config in place.configs] == [16, 4]
 
 
 @kernel

@@ -16,9 +16,9 @@ def test_forward_takes_settings_of_one_kernel():
 
 
 def test_backward_takes_settings_of_either_side():
-    text = "keys.stages=2,queries.min_blocks=1,keys.own_in_registers=false"
+    text = "keys.stages=2,queries.min_blocks=1,keys.stationary_in_registers=false"
     read = BACKWARD_PASS.configurations([text, "queries.stages=3"])
-    keys = {"stages": 2, "own_in_registers": False}
+    keys = {"stages": 2, "stationary_in_registers": False}
     assert read[text] == {"keys": keys, "queries": {"min_blocks": 1}}
     assert read["queries.stages=3"] == {"queries": {"stages": 3}}
     assert list(read) == ["", text, "queries.stages=3"]

@@ -106,4 +106,22 @@ typedef struct division_params {
 
 void division(const division_params params);
 
+/* scores = q . k^T, the raw fp32 accumulators of the QK product. */
+typedef struct attention_products_params {
+    const void *q; /* [B, Lq, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
+    const void *k; /* [B, Lk, D], likewise */
+    float *scores; /* [B, Lq, Lk], contiguous */
+
+    int64_t q_stride_batch;
+    int64_t q_stride_query;
+    int64_t k_stride_batch;
+    int64_t k_stride_key;
+
+    uint32_t queries;     /* Lq */
+    uint32_t keys;        /* Lk */
+    uint32_t query_tiles; /* ceil(Lq / block_queries) */
+} attention_products_params;
+
+void attention_products(const attention_products_params params);
+
 #endif

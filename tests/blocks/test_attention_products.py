@@ -1,58 +1,89 @@
-"""ptx/attention_scores_sm80.ptx: every bit of raw scores, on the CPU executor and on a GPU.
+"""ptx/lib/attention_products.ptx: every bit of raw scores, on the CPU executor and on a GPU.
 
 The oracle here states the arithmetic of the tensor cores a second time, in exact fractions and one
 element at a time.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from itertools import product
+from math import ceil
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.attention_cases import DTYPES, POISON, OnDevice, Strided, host_views, lay_out
+from blocks.harness import array as laid_out
+from blocks.harness import check_all, empty, instance, run
+from helpers.attention_cases import DTYPES
 
 from cuevo.architectures import architecture
-from cuevo.arrays import ArrayView
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
-from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.sim import SimExecutor
-from cuevo.toolchain.header import load_header
-from cuevo.toolchain.template import render
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import RenderedKernel
 
 F32 = np.dtype(np.float32)
 HEAD_DIMS = tuple(range(8, 129, 8))
 
 
-def launch(place: Executor, config: scores.Config, views: dict[str, ArrayView]) -> None:
-    kernel = place.load(render(scores.NAME, scores.values(config)))
-    batch, queries, _ = views["q"].shape
-    kernel.launch(
-        config.grid(batch, queries),
-        (config.threads, 1, 1),
-        config.shared_bytes,
-        load_header().kernels[scores.NAME].pack(scores.parameters(config, **views)),
-        buffers=list(views.values()),
-    )
+@dataclass(frozen=True)
+class Config:
+    """One instance of the test kernel; every field is a name in its template."""
+
+    head_dim: int
+    dtype: str = "bf16"
+    block_queries: int = 64
+    """Queries of a threadblock."""
+    block_keys: int = 64
+    """Keys of a tile."""
+    m_tiles: int = 1
+    """16-query tiles of a warp."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.block_queries // (16 * self.m_tiles))
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of Q or K that the block copies at a time: a multiple of 8."""
+        return self.threads // (self.head_dim // 8) // 8 * 8
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory: Q + K."""
+        return (self.block_queries + self.block_keys) * self.head_dim * 2
+
+    def kernel(self) -> RenderedKernel:
+        assert self.pass_rows >= 8
+        return instance("attention_products", **asdict(self), pass_rows=self.pass_rows)
 
 
-def run(place: Executor, config: scores.Config, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def scores(place: Executor, config: Config, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """The scores of q [B, Lq, D] and k [B, Lk, D]; what lies around them must stay as it was."""
-    inputs = {}
-    for name, x in (("q", q), ("k", k)):
-        inputs[name] = lay_out(x.shape, x.dtype, row_bytes=x.shape[-1] * 2 + 16)
-        inputs[name].array[...] = x
-    result = lay_out((q.shape[0], q.shape[1], k.shape[1]), F32, shift=4)
-    if isinstance(place, DriverExecutor):
-        on_device = OnDevice(inputs | {"scores": result}, place)
-        launch(place, config, on_device.views)
-        on_device.fetch({"scores": result})
-    else:
-        writable = host_views({"scores": result}, readonly=False)
-        launch(place, config, host_views(inputs, readonly=True) | writable)
-    assert (result.outside() == POISON).all(), f"{config}: written outside of the scores"
+    inputs = {name: laid_out(x, row_bytes=x.shape[-1] * 2 + 16) for name, x in (("q", q), ("k", k))}
+    result = empty((q.shape[0], q.shape[1], k.shape[1]), F32, shift=4)
+    tiles = ceil(q.shape[1] / config.block_queries)
+    strides = {
+        f"{name}_stride_{axis}": inputs[name].array.strides[index]
+        for name, row in (("q", "query"), ("k", "key"))
+        for index, axis in enumerate(("batch", row))
+    }
+    run(
+        place,
+        config.kernel(),
+        inputs,
+        {"scores": result},
+        threads=config.threads,
+        grid=tiles * q.shape[0],
+        shared_bytes=config.shared_bytes,
+        queries=q.shape[1],
+        keys=k.shape[1],
+        query_tiles=tiles,
+        **strides,
+    )
     return result.array
 
 
@@ -184,10 +215,10 @@ def oracle(arch: str, q: np.ndarray, k: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_every_bit_is_that_of_the_tensor_cores(arch: str, dtype: str, fill: Fill) -> None:
-    config = scores.Config(head_dim=40, dtype=dtype)
+    config = Config(head_dim=40, dtype=dtype)
     rng = np.random.default_rng(40)
     q, k = fill(rng, (1, 11, 40), DTYPES[dtype]), fill(rng, (1, 19, 40), DTYPES[dtype])
-    found = run(SimExecutor(arch), config, q, k)
+    found = scores(SimExecutor(arch), config, q, k)
     assert_same_bits(found[0], oracle(arch, q[0], k[0]), f"{config}, {arch}, {fill.__name__}")
 
 
@@ -196,37 +227,55 @@ def test_the_architectures_differ() -> None:
     """Otherwise the comparison with a GPU would say nothing about the executor's architecture."""
     rng = np.random.default_rng(41)
     q, k = normal(rng, (1, 20, 64), DTYPES["f16"]), normal(rng, (1, 20, 64), DTYPES["f16"])
-    config = scores.Config(head_dim=64, dtype="f16")
+    config = Config(head_dim=64, dtype="f16")
     on_80, on_86, on_90 = (
-        run(SimExecutor(arch), config, q, k) for arch in ("sm_80", "sm_86", "sm_90")
+        scores(SimExecutor(arch), config, q, k) for arch in ("sm_80", "sm_86", "sm_90")
     )
     assert_same_bits(on_86, on_80, "sm_86 and sm_80")
     assert (on_90 != on_80).any()
 
 
-@pytest.mark.kernel
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_sums_of_integers_are_exact(head_dim: int, dtype: str) -> None:
-    """Ragged sizes, all configurations: each element is that of its own query and key."""
+def cases() -> list[tuple[int, str]]:
+    """Head dims and dtypes; tilings and extents follow from them."""
+    return list(product(HEAD_DIMS, ("f16", "bf16")))
+
+
+def check(place: Executor, case: tuple[int, str]) -> None:
+    """Ragged sizes: each element, an exact sum of integers, is that of its own query and key."""
+    head_dim, dtype = case
     rng = np.random.default_rng(head_dim)
     batch, queries, keys = 2, int(rng.integers(1, 150)), int(rng.integers(1, 150))
     m_tiles = 1 + head_dim // 8 % 2
-    config = scores.Config(
+    config = Config(
         head_dim=head_dim,
         dtype=dtype,
         m_tiles=m_tiles,
         block_queries=64 * m_tiles,
         block_keys=(32, 64, 96)[head_dim // 8 % 3],
     )
-    assert not scores.violations(config, architecture("sm_80"))
     q, k = (
         rng.integers(-15, 16, (batch, length, head_dim)).astype(DTYPES[dtype])
         for length in (queries, keys)
     )
-    found = run(SimExecutor("sm_80"), config, q, k)
+    found = scores(place, config, q, k)
     exact = np.einsum("bqd,bkd->bqk", q.astype(np.float64), k.astype(np.float64))
     assert_same_bits(found, exact.astype(np.float32), (config, queries, keys))
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    """Combinations that a device runs, and how many of them the CPU executor."""
+    return {"products": (len(cases()), len(cases()))}
+
+
+@pytest.mark.unit
+def test_the_number_of_combinations() -> None:
+    assert counts() == {"products": (32, 32)}
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_sums_of_integers_are_exact(case: tuple[int, str]) -> None:
+    check(SimExecutor("sm_80"), case)
 
 
 @pytest.mark.kernel
@@ -236,14 +285,29 @@ def test_random_scores_are_near_float64(head_dim: int, arch: str) -> None:
     """Each block drops less than 2^-23 of its largest term, in each of its terms."""
     rng = np.random.default_rng(head_dim)
     q, k = (normal(rng, (1, length, head_dim), DTYPES["bf16"]) for length in (33, 70))
-    found = run(SimExecutor(arch), scores.Config(head_dim=head_dim), q, k)
+    found = scores(SimExecutor(arch), Config(head_dim=head_dim), q, k)
     wide_q, wide_k = q.astype(np.float64), k.astype(np.float64)
     exact = np.einsum("bqd,bkd->bqk", wide_q, wide_k)
     largest = np.einsum("bqd,bkd->bqk", np.abs(wide_q), np.abs(wide_k))
     assert (np.abs(found - exact) <= 2.0**-23 * (head_dim + head_dim // 8) * largest).all()
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("head_dim", [8, 40, 128])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100"])
+def test_scores_do_not_spill(arch: str, head_dim: int) -> None:
+    for dtype in ("f16", "bf16"):
+        found = assemble(Config(head_dim, dtype).kernel(), arch, cache=None).resources
+        assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
+        assert found.static_shared == 0
+
+
 # -- On a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_sums_of_integers_are_exact_on_a_gpu(executor: DriverExecutor) -> None:
+    check_all(check, cases(), executor)
 
 
 @pytest.mark.gpu
@@ -255,52 +319,9 @@ def test_the_cpu_executor_and_the_gpu_agree_in_every_bit(
 ) -> None:
     rng = np.random.default_rng(head_dim)
     m_tiles = 1 + head_dim // 8 % 2
-    config = scores.Config(
-        head_dim=head_dim, dtype=dtype, block_queries=64 * m_tiles, m_tiles=m_tiles
-    )
-    assert not scores.violations(config, architecture(executor.arch))
+    config = Config(head_dim=head_dim, dtype=dtype, block_queries=64 * m_tiles, m_tiles=m_tiles)
     q, k = (fill(rng, (2, length, head_dim), DTYPES[dtype]) for length in (77, 101))
-    on_gpu = run(executor, config, q, k)
-    on_cpu = run(SimExecutor(executor.arch), config, q, k)
+    on_gpu = scores(executor, config, q, k)
+    on_cpu = scores(SimExecutor(executor.arch), config, q, k)
     assert np.isfinite(on_gpu).any()
     assert_same_bits(on_gpu, on_cpu, f"{config}, {executor.arch}, {fill.__name__}")
-
-
-# -- The host half ---------------------------------------------------------------------------------
-
-SM_80 = architecture("sm_80")
-
-
-@pytest.mark.unit
-def test_the_parameter_block_is_that_of_the_header() -> None:
-    q = Strided(np.zeros(4096, np.uint8), 0, (1, 4, 8), (64, 16, 2), DTYPES["f16"])
-    views = host_views({"q": q, "k": q, "scores": q}, readonly=False)
-    names = set(scores.parameters(scores.Config(head_dim=8), **views))
-    assert names == {field.name for field in load_header().kernels[scores.NAME].fields}
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("changes", "arch", "reason"),
-    [
-        (dict(), "sm_75", "need sm_80; this is sm_75"),
-        (dict(head_dim=12), "sm_80", "head_dim must be a multiple of 8 from 8 to 128, not 12"),
-        (dict(head_dim=136), "sm_80", "head_dim must be a multiple of 8 from 8 to 128, not 136"),
-        (dict(dtype="f32"), "sm_80", "dtype must be f16 or bf16, not 'f32'"),
-        (dict(block_queries=24), "sm_80", "block_queries = 24 is not 1 to 32 warps of 16 queries"),
-        (dict(m_tiles=3), "sm_80", "is not 1 to 32 warps"),
-        (dict(block_queries=1024), "sm_80", "is not 1 to 32 warps"),
-        (dict(block_keys=48), "sm_80", "block_keys must be a multiple of 32, not 48"),
-        (
-            dict(head_dim=128, block_queries=32, m_tiles=1),
-            "sm_80",
-            "64 threads copy fewer than 8 rows of 16 chunks",
-        ),
-        (dict(head_dim=128, block_keys=1024), "sm_80", "bytes of shared memory; sm_80 has"),
-    ],
-)
-def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> None:
-    base = scores.Config(head_dim=64)
-    assert not scores.violations(base, SM_80)
-    (found,) = scores.violations(replace(base, **changes), architecture(arch))
-    assert reason in found
