@@ -22,12 +22,10 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
-__all__ = ["EVERYWHERE", "EXEMPT", "FreeName", "FreeNames", "find"]
+__all__ = ["EVERYWHERE", "FreeName", "FreeNames", "find"]
 
 EVERYWHERE = frozenset({"params", "smem"})
 """Names of every kernel: its parameter block, its dynamic shared memory."""
-EXEMPT = frozenset({"gemm_sm90a.ptx", "lib/gemm.ptx", "lib/output_tile.ptx"})
-"""Templates that are not checked yet."""
 
 _VALUE = "\x07"  # stands for an expression: source_map lets no template have control characters
 _NAME = rf"[\w${_VALUE}]+"
@@ -59,15 +57,14 @@ class FreeNames(Extension):
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         """The tokens as they are; TemplateSyntaxError for the first free name."""
         tokens = list(stream)
-        if stream.name not in EXEMPT:
-            for free in find(tokens):
-                raise jinja2.TemplateSyntaxError(
-                    f"the macro {free.macro} uses {free.name}, which it neither declares nor is "
-                    "given: pass the register's name as an argument, or declare it in the macro",
-                    free.line,
-                    stream.name,
-                    stream.filename,
-                )
+        for free in find(tokens):
+            raise jinja2.TemplateSyntaxError(
+                f"the macro {free.macro} uses {free.name}, which it neither declares nor is "
+                "given: pass the register's name as an argument, or declare it in the macro",
+                free.line,
+                stream.name,
+                stream.filename,
+            )
         yield from tokens
 
 

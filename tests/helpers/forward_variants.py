@@ -218,27 +218,6 @@ class ForwardVariantTests:
         worse = [f"{use.origin}: {use.opcode}: {use}" for use in (*read, *copied) if use.conflicts]
         assert not worse, "\n".join(worse)
 
-    @unit
-    @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-    @pytest.mark.parametrize("head_dim", [8, 32, 56, 64, 96, 128])
-    def test_no_configuration_spills(self, arch: str, head_dim: int) -> None:
-        """A sample: each candidate with another set of biases, another for the next head dim."""
-        for index in range(
-            len(list(self.variant.candidates(Problem(1, 1, 1, 1, 1, head_dim, "f16"))))
-        ):
-            mask, pair = BIASES[(index + head_dim // 8) % len(BIASES)]
-            problem = Problem(1, 1, 1, 100, 100, head_dim, "f16", mask, pair)
-            config = [c for c, _ in self.variant.candidates(problem)][index]
-            if self.variant.violations(config, architecture(arch)):
-                continue
-            found = assemble(
-                render(self.variant.NAME, self.variant.values(config)), arch, cache=None
-            ).resources
-            what = f"{config} on {arch}: {found}"
-            assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0), what
-            assert found.static_shared == 0 and found.barriers == 1, what
-            assert found.registers * config.threads * config.min_blocks <= 65536, what
-
     # -- The host half -----------------------------------------------------------------------------
 
     @unit
