@@ -5,7 +5,6 @@ Every error names the argument, what was expected and what came.
 
 import math
 import numbers
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +65,6 @@ class Operands:
     def addresses(self) -> tuple[int, ...]:
         """Addresses of the inputs; 0 where there is none."""
         return tuple([0 if x is None else x.pointer for x in self.inputs])
-
-    def mapped(self, function: Callable[[ArrayView], ArrayView], out: ArrayView) -> "Operands":
-        """The inputs after `function`, with another array for the result."""
-        c, bias, scatter = (None if x is None else function(x) for x in self.inputs[2:])
-        return Operands(function(self.a), function(self.b), c, bias, scatter, out, self.shape)
 
 
 def check_factor(name: str, value: Any) -> float:
