@@ -8,8 +8,6 @@ from cuevo.kernels import choice
 from cuevo.layouts.tiles import OutputTile
 
 SIZES = {"f16": 2, "bf16": 2, "f32": 4}
-_REGISTERS = 65536
-"""32-bit registers of a multiprocessor."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,9 @@ class ProductConfig:
         def slab_columns(self) -> int: ...
 
     @property
-    def register_budget(self) -> int:
+    def registers(self) -> int:
         """Registers that the launch bounds leave a thread."""
-        return min(255, _REGISTERS // (self.threads * self.min_blocks) // 8 * 8)
+        return choice.registers(self)
 
     # -- The epilogue ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from helpers.gemm_cases import Arrays, GemmCase
 from helpers.gemm_sweep import CASES as ALL
 from helpers.guarded import OnDevice, host_views
 from helpers.ledgers import opcodes
-from helpers.spills import LOWER_PRODUCTS as KINDS
+from helpers.shipped_kernels import LOWER_PRODUCTS as KINDS
 
 from cuevo.architectures import architecture
 from cuevo.arrays import copy_to_host, view

@@ -29,6 +29,8 @@ from cuevo.kernels import (
     evoformer_backward_sm75,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
+    gemm_sm70,
+    gemm_sm75,
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
@@ -248,12 +250,33 @@ def wgmma_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 yield f"gemm-{name}", gemm_sm90a.NAME, gemm_sm90a.values(config)
 
 
+LOWER_PRODUCTS = (
+    GemmProblem(1, 500, 500, 500, "f16", "f16"),
+    GemmProblem(1, 500, 500, 500, "f16", "f32", True, True, "f32", scatter=True),
+    GemmProblem(1, 500, 500, 500, "f16", "f16", True, False, "f16", True, False, 2, 8, 4, 16),
+    GemmProblem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
+    GemmProblem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
+)
+"""Problems for the kernels below sm_80, each with a kernel of its own."""
+
+
+def lower_product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of a third of the products below sm_80."""
+    for kernel, (kind, problem) in product((gemm_sm75, gemm_sm70), enumerate(LOWER_PRODUCTS)):
+        for index, (config, _) in enumerate(kernel.candidates(problem)):
+            if (index + kind) % 3 == 0:
+                tiling = f"{config.block_m}x{config.block_n}x{config.block_k}-{config.splits}"
+                name = f"{kernel.NAME[-4:]}-{tiling}-{index}-kind{kind}"
+                yield f"gemm-{name}", kernel.NAME, kernel.values(config)
+
+
 Instances = Iterator[tuple[str, str, dict[str, object]]]
 FAMILIES: Mapping[str, Callable[[], Instances]] = {
     **{f"forward-D{d}": partial(instances, d) for d in HEAD_DIMS},
     **{f"backward-D{d}": partial(gradient_instances, d) for d in HEAD_DIMS},
     "products": product_instances,
     "wgmma": wgmma_instances,
+    "lower products": lower_product_instances,
     "variants": variant_instances,
     "memory": memory_instances,
 }

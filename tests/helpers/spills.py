@@ -17,7 +17,6 @@ from helpers import shipped_kernels as shipped
 
 from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels import attention_scores_sm80 as scores
 from cuevo.kernels import (
     evoformer_backward_sm70,
     evoformer_backward_sm75,
@@ -84,14 +83,6 @@ def objections(kernel: ModuleType, config: Any, arch: str) -> tuple[list[str], b
 
 # -- One instance of a kernel ----------------------------------------------------------------------
 
-# Of each a kernel that a call can get.
-LOWER_PRODUCTS = (
-    GemmProblem(1, 500, 500, 500, "f16", "f16"),
-    GemmProblem(1, 500, 500, 500, "f16", "f32", True, True, "f32", scatter=True),
-    GemmProblem(1, 500, 500, 500, "f16", "f16", True, False, "f16", True, False, 2, 8, 4, 16),
-    GemmProblem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
-    GemmProblem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
-)
 WGMMA_PRODUCTS = (
     GemmProblem(1, 500, 500, 500, "bf16", "bf16"),
     GemmProblem(1, 512, 512, 512, "bf16", "f32"),
@@ -135,9 +126,8 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
         x for x in shipped.product_configurations(3, 4, "bf16")[2:] if x.clear == "none"
     ),
     gemm_sm90a.NAME: lambda: shipped.wgmma_configurations(2, 4, "bf16"),
-    gemm_sm75.NAME: lambda: lower_products(gemm_sm75, LOWER_PRODUCTS[3], "sm_75"),
-    gemm_sm70.NAME: lambda: lower_products(gemm_sm70, LOWER_PRODUCTS[3], "sm_75"),
-    scores.NAME: lambda: [scores.Config(head_dim=128, dtype="bf16")],
+    gemm_sm75.NAME: lambda: lower_products(gemm_sm75, shipped.LOWER_PRODUCTS[3], "sm_75"),
+    gemm_sm70.NAME: lambda: lower_products(gemm_sm70, shipped.LOWER_PRODUCTS[3], "sm_75"),
     delta.NAME: lambda: [delta.choose(128, "bf16", heads=8)],
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     partial_sums_sm70.NAME: lambda: [partial_sums_sm70.choose("f32", 8, 254)],
@@ -150,7 +140,6 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
     backward.NAME: ("sm_80", "sm_90"),
     gemm_sm80.NAME: ("sm_80", "sm_90"),
     gemm_sm90a.NAME: (gemm_sm90a.ARCH,),
-    scores.NAME: ("sm_80", "sm_86", "sm_90", "sm_100"),
     **dict.fromkeys(
         (delta.NAME, key_bias_sm70.NAME, partial_sums_sm70.NAME),
         ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
@@ -224,13 +213,12 @@ def _of_lower_backward(arch: str, head_dim: int, biases: int) -> Found:
 
 def _of_lower_products(arch: str, kind: int) -> Found:
     for kernel in (gemm_sm75, gemm_sm70):
-        for config in lower_products(kernel, LOWER_PRODUCTS[kind], arch):
+        for config in lower_products(kernel, shipped.LOWER_PRODUCTS[kind], arch):
             yield kernel, config
             yield kernel, replace(config, splits=2)
 
 
 def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
-    yield scores, scores.Config(head_dim=head_dim, dtype=dtype)
     yield delta, delta.choose(head_dim, dtype, heads=8)
     if head_dim == 8:
         for mask in ("bounds", "bool", dtype, "f32"):
@@ -247,7 +235,7 @@ EVERYTHING: tuple[tuple[Callable[..., Found], list[Case]], ...] = (
     (_of_wgmma_problems, list(product(range(len(WGMMA_PRODUCTS))))),
     (_of_forward, list(product(_DIMS, _DTYPES, range(len(shipped.BIASES))))),
     (_of_backward, list(product(_DIMS, _DTYPES, range(len(shipped.GRADIENT_BIASES))))),
-    (_of_lower_products, list(product(range(len(LOWER_PRODUCTS))))),
+    (_of_lower_products, list(product(range(len(shipped.LOWER_PRODUCTS))))),
     (_of_lower_forward, list(product(_DIMS, _LOWER))),
     (_of_lower_backward, list(product(_DIMS, _LOWER))),
     (_of_small, list(product(_DIMS, _DTYPES))),

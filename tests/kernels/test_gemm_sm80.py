@@ -126,11 +126,11 @@ def test_the_head_says_what_the_instance_takes(config: Config) -> None:
     assert sum(sizes) == int(total) == config.shared_bytes
     (budget,) = map(int, re.findall(r"// Registers: (\d+) a thread, ", text))
     found = assemble(render(gemm_sm80.NAME, gemm_sm80.values(config)), "sm_80", cache=None)
-    assert found.resources.registers <= budget == config.register_budget
+    assert found.resources.registers <= budget == config.registers
 
 
 @unit
 def test_the_register_budget() -> None:
-    assert WHOLE.register_budget == 255
-    assert replace(WHOLE, min_blocks=2).register_budget == 128
-    assert replace(RESIDENT, min_blocks=3).register_budget == 65536 // (128 * 3) // 8 * 8
+    assert WHOLE.registers == 255
+    assert replace(WHOLE, min_blocks=2).registers == 128
+    assert replace(RESIDENT, min_blocks=3).registers == 65536 // (128 * 3) // 8 * 8

@@ -84,6 +84,7 @@ def heads() -> Mapping[str, tuple[Head, ...]]:
         shipped.memory_instances(),
         shipped.product_instances(),
         shipped.wgmma_instances(),
+        shipped.lower_product_instances(),
     )
     for label, kernel, values in every:
         if kernel in found:
