@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "executors": {"arrays", "cuda", "toolchain", "sim"},
     "ops": {"executors", "kernels", "toolchain", "arrays", "cuda"},
     "check": {"ops", "kernels", "sim", "toolchain", "arrays"},
-    "cli": {"check", "ops", "executors", "kernels", "sim", "toolchain", "arrays", "layouts"},
+    "cli": {
+        *("check", "ops", "executors", "kernels", "sim", "toolchain", "arrays", "layouts", "cuda")
+    },
     "torch": {"ops", "arrays", "cuda"},
     "jax": {"ops", "arrays", "cuda"},
 }

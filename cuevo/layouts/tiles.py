@@ -115,6 +115,16 @@ class Operand:
         return units[self.pattern]
 
     @property
+    def places(self) -> int:
+        """Addresses that a lane makes of its own in a stage; see `SharedTile.places`."""
+        return self.tile.places(self.unit)
+
+    @property
+    def apart(self) -> int:
+        """XOR between them, in bytes; see `SharedTile.distance`."""
+        return self.tile.distance(self.unit)
+
+    @property
     def group_extent(self) -> int:
         """m or n that the lanes of a warp load at a time: one ldmatrix.x4, or two ld.shared.v4."""
         return min(16 if self.instruction == "m16n8k16" else 32, self.warp_extent)

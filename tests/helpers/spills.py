@@ -6,6 +6,7 @@ Every configuration that a call can get is assembled for a release by
     python tests/helpers/shipped_kernels.py spills [ARCH ...]
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -60,15 +61,17 @@ def objections(kernel: ModuleType, config: Any, arch: str) -> tuple[list[str], b
     """
     offered = kernel.spill_fallbacks(config) if hasattr(kernel, "spill_fallbacks") else [config]
     for used in offered:
-        cubin = assemble(render(kernel.NAME, kernel.values(used)), arch, cache=None)
+        rendered = render(kernel.NAME, kernel.values(used))
+        cubin = assemble(rendered, arch, cache=None)
         found = cubin.resources
         if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
             break
+    declared = sum(map(int, re.findall(r"^\.shared .*\[(\d+)\];", rendered.text, re.MULTILINE)))
     wrong = []
     if (found.spill_stores, found.spill_loads, found.stack) != (0, 0, 0):
         wrong.append("it spills")
-    if found.static_shared:
-        wrong.append("it has static shared memory")
+    if found.static_shared != declared:
+        wrong.append(f"its text declares {declared} bytes of shared memory")
     if found.registers * used.threads * getattr(used, "min_blocks", 1) > REGISTERS:
         wrong.append(f"too many registers for its threadblocks of {used.threads} threads")
     if found.registers > MOST_REGISTERS.get(kernel.NAME, 255):

@@ -139,7 +139,7 @@ def test_the_heaviest_instance_of_a_kernel_does_not_spill(name: str, arch: str) 
 @unit
 def test_an_instance_of_every_kernel_is_assembled() -> None:
     assert set(SAMPLED_ARCHS) == set(HEAVIEST) == set(registry())
-    assert sum(map(len, SAMPLED_ARCHS.values())) >= 42
+    assert sum(map(len, SAMPLED_ARCHS.values())) >= 38
     assert {arch for archs in SAMPLED_ARCHS.values() for arch in archs} <= set(ARCHS)
 
 

@@ -1,49 +1,25 @@
-"""docs/ptx-style.md, of the macros of ``ptx/``: named arguments, few levels."""
+"""docs/ptx-style.md on the text of templates: signs, named arguments, how deep macros are nested."""
 
+import re
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from blocks.harness import DIRECTORY
 from jinja2 import nodes
 
 from cuevo.toolchain import template
 from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.template import kernel_names
 
 pytestmark = pytest.mark.unit
 
-NOT_YET = frozenset(
-    {
-        "gemm_sm70.ptx",
-        "gemm_sm75.ptx",
-        "gemm_sm80.ptx",
-        "gemm_sm90a.ptx",
-        "lib/copy_async.ptx",
-        "lib/epilogue_tile.ptx",
-        "lib/gemm.ptx",
-        "lib/mma_multistage.ptx",
-        "lib/mma_pipelined.ptx",
-        "lib/output_tile.ptx",
-        "lib/warp_iterator.ptx",
-        "lib/warp_iterator_sm70.ptx",
-        "lib/warp_mma.ptx",
-    }
-)
-"""Files whose calls are not looked at."""
-ONE_MORE = frozenset(
-    {
-        "evoformer_backward_sm70.ptx",
-        "evoformer_backward_sm75.ptx",
-        "evoformer_backward_sm80.ptx",
-        "evoformer_forward_sm70.ptx",
-        "evoformer_forward_sm75.ptx",
-    }
-)
-"""Kernels with one level more, which lib/copy_async.ptx and lib/output_tile.ptx have to give up."""
 PASSED = {"iterator": "lib/warp_iterator.ptx"}
 """Modules that macros are given, and one of them."""
 FILES = sorted(
     path.relative_to(ptx_directory()).as_posix() for path in ptx_directory().rglob("*.ptx")
 )
-MOST_POSITIONAL, MOST_LEVELS = 4, 4
+MOST_POSITIONAL = 4
 
 Macro = tuple[str, str]
 """File and name; the name is empty for the text around the macros."""
@@ -84,15 +60,7 @@ def calls(file: str) -> tuple[tuple[str, Macro, nodes.Call], ...]:
     return tuple(found)
 
 
-@cache
-def levels(macro: Macro) -> int:
-    """Macros one within the other, this one included; those of a kernel's file are its text."""
-    file, name = macro
-    below = [levels(called) for inside, called, _ in calls(file) if inside == name]
-    return max(below, default=0) + (file.startswith("lib/") and name != "")
-
-
-@pytest.mark.parametrize("file", sorted(set(FILES) - NOT_YET))
+@pytest.mark.parametrize("file", FILES)
 def test_more_than_four_arguments_are_named(file: str) -> None:
     found = [
         f"ptx/{file}:{call.lineno}: {'.'.join(called)} gets {len(call.args)} by position"
@@ -102,8 +70,61 @@ def test_more_than_four_arguments_are_named(file: str) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("file", sorted({file for file in FILES if "/" not in file} - NOT_YET))
-def test_few_macros_stand_within_each_other(file: str) -> None:
-    inside = {"", *(name for name, _, _ in calls(file))}
-    most = MOST_LEVELS + (file in ONE_MORE)
-    assert max(levels((file, name)) for name in inside) <= most
+def test_no_expression_begins_with_a_sign() -> None:
+    """Jinja takes ``{{-`` for "cut the white space before": ``${-x}`` is x, not -x."""
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for home in (ptx_directory(), DIRECTORY)
+        for path in sorted(home.rglob("*.ptx"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\$\{[-+]", line)
+    ]
+    assert not found, "\n".join(found)
+
+
+# -- Macros ----------------------------------------------------------------------------------------
+
+DEEPEST = 4
+"""Macros within macros that a reader of a kernel's file has to follow."""
+
+
+@cache
+def macros(file: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Of a template: the text of each macro, "" for what stands outside; files that are imported,
+    by name.
+    """
+    texts, name = {"": ""}, ""
+    text = (ptx_directory() / file).read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if found := re.match(r"//% macro (\w+)", line):
+            name = found[1]
+            texts[name] = ""
+        elif line.startswith("//% endmacro"):
+            name = ""
+        elif not line.lstrip().startswith("//#"):
+            texts[name] += line + "\n"
+    return texts, {name: lib for lib, name in re.findall(r'//% import "(.+)" as (\w+)', text)}
+
+
+def called(file: str, macro: str) -> Iterator[tuple[str, str]]:
+    """Files and names of the macros that a macro calls; a module that is chosen when the template
+    is rendered stands for all that are imported.
+    """
+    texts, imported = macros(file)
+    for owner, dot, name in re.findall(r"(\w*)\]?(\.?)\b(\w+)\(", texts[macro]):
+        libraries = [imported[owner]] if owner in imported else [*imported.values()]
+        for library in libraries if dot else [file]:
+            if name in macros(library)[0]:
+                yield library, name
+
+
+def deepest(file: str, macro: str = "") -> list[str]:
+    """The longest chain of calls from a macro, or from the kernel's own text."""
+    chains = [[f"{at}: {name}", *deepest(at, name)] for at, name in set(called(file, macro))]
+    return max(chains, key=len, default=[])
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+def test_macros_are_not_nested_deep(kernel: str) -> None:
+    chain = deepest(f"{kernel}.ptx")
+    assert 0 < len(chain) <= DEEPEST, "\n".join(chain)
