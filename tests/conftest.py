@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import sweep_kernels
 
 from cuevo.cuda.device_info import devices, why_none
 from cuevo.ops import backward, forward, product
@@ -23,8 +22,8 @@ from cuevo.toolchain.header import parse_header
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
 
-# Helpers hold tests, too.
-pytest.register_assert_rewrite("helpers")
+pytest.register_assert_rewrite("helpers")  # they hold tests, too
+from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # JAX, which reads these when it is imported, would take three quarters of the device's memory when

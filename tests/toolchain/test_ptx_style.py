@@ -1,4 +1,4 @@
-"""docs/ptx-style.md on the text of templates: signs, named arguments, how deep macros are nested."""
+"""docs/ptx-style.md on the text of templates: signs, named arguments, depth of nested macros."""
 
 import re
 from collections.abc import Iterator
