@@ -96,7 +96,7 @@ def run_damaged(rng: random.Random, launch: Launch, arch: str) -> None:
         assert of_launch(error)
 
 
-ASYNCHRONOUS = ("gemm_sm90a", "gemm_sm90a, pingpong", "gemm_sm90a, clusters")
+ASYNCHRONOUS = ("gemm_sm90a", "gemm_sm90a, columns")
 
 
 @pytest.mark.parametrize("seed", range(100))
