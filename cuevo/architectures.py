@@ -1,4 +1,4 @@
-"""What the host must know of a GPU architecture: limits that decide which configurations fit."""
+"""Limits of GPU architectures that decide which configurations fit."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Architecture:
     """
 
     name: str
-    """As the assembler spells it: "sm_80", "sm_90a"."""
+    """Name as the assembler spells it: "sm_80", "sm_90a"."""
     number: int
     """10 * major + minor."""
     shared_per_block: int
@@ -22,8 +22,8 @@ class Architecture:
     """Bytes of shared memory of a multiprocessor; each resident block also takes 1 KB."""
     threads_per_multiprocessor: int
     multiprocessors: int
-    """Of the largest common device of this architecture; a present device's own count replaces
-    it.
+    """Count of the largest common device of this architecture; a present device's own count
+    replaces it.
     """
 
     @property

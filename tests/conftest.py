@@ -124,13 +124,13 @@ def _kernels_of_sweeps(config: pytest.Config) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def nothing_old_to_collect() -> None:
-    """What the tests before have left is not looked at by collections: that takes seconds each."""
+    """Keep collections from looking at what earlier tests have left: that takes seconds each."""
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """How much of the hardware's recorded results was compared, and how many kernels the sweeps
-    had; also where workers did it.
+    """Report how much of the hardware's recorded results was compared, and how many kernels the
+    sweeps had; also where workers did it.
     """
     if kernels := _kernels_of_sweeps(config):
         listed = ", ".join(f"{count} {name}" for name, count in kernels.items())

@@ -35,8 +35,10 @@ MAY_IMPORT = {
     "torch": {"ops", "arrays", "cuda"},
     "jax": {"ops", "arrays", "cuda"},
 }
-"""Of each room of cuevo/ the others that it may import, besides those that are for everybody."""
-ROOMS_OF_SIM = ("text", "arithmetic", "memory", "sync", "machine", "instructions", "run")
+"""For each folder or module of cuevo/ the others that it may import, besides those that are for
+everybody.
+"""
+FOLDERS_OF_SIM = ("text", "arithmetic", "memory", "sync", "machine", "instructions", "run")
 """Each may import those before it, and the modules at the top of cuevo/sim."""
 
 
@@ -64,22 +66,22 @@ def imports(module: str) -> frozenset[str]:
 
 
 def arrows(package: str) -> Iterator[tuple[str, str, str]]:
-    """The room of `package` that a module belongs to, the one that it imports, and the module."""
+    """The folder of `package` that a module belongs to, the one that it imports, and the module."""
     depth = package.count(".") + 1
     for module in modules():
         for imported in imports(module):
             if module.startswith(f"{package}.") and imported.startswith(f"{package}."):
-                room, other = (name.split(".")[depth] for name in (module, imported))
-                if room != other:
-                    yield room, other, module
+                folder, other = (name.split(".")[depth] for name in (module, imported))
+                if folder != other:
+                    yield folder, other, module
 
 
 @pytest.mark.unit
-def test_rooms_import_in_one_direction() -> None:
+def test_folders_import_in_one_direction() -> None:
     wrong = [
         f"{module} imports from {other}"
-        for room, other, module in arrows("cuevo")
-        if other not in MAY_IMPORT.get(room, set()) | ANYWHERE
+        for folder, other, module in arrows("cuevo")
+        if other not in MAY_IMPORT.get(folder, set()) | ANYWHERE
     ]
     assert wrong == []
     entries = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith("_")}
@@ -87,13 +89,13 @@ def test_rooms_import_in_one_direction() -> None:
 
 
 @pytest.mark.unit
-def test_the_rooms_of_the_cpu_executor_import_in_one_direction() -> None:
-    order = {name: index for index, name in enumerate(ROOMS_OF_SIM)}
+def test_the_folders_of_the_cpu_executor_import_in_one_direction() -> None:
+    order = {name: index for index, name in enumerate(FOLDERS_OF_SIM)}
     wrong = [
         f"{module} imports from {other}"
-        for room, other, module in arrows("cuevo.sim")
-        if order.get(other, -1) >= order.get(room, -1)
-        if room in order or other in order
+        for folder, other, module in arrows("cuevo.sim")
+        if order.get(other, -1) >= order.get(folder, -1)
+        if folder in order or other in order
     ]
     assert wrong == []
     assert {path.parent.name for path in PACKAGE.glob("sim/*/__init__.py")} == set(order)
@@ -113,7 +115,7 @@ def test_a_folder_is_seen_at_a_glance() -> None:
     folders = [path.parent for path in PACKAGE.rglob("__init__.py")]
     for folder in folders:
         name = folder.relative_to(PACKAGE).as_posix()
-        # py.typed is a mark for type checkers, no room.
+        # py.typed is a mark for type checkers, no entry of its own.
         entries = [
             path.name
             for path in folder.iterdir()

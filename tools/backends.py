@@ -275,7 +275,7 @@ def read_facts(ordinal: int) -> DeviceFacts:
 
 
 def pool_peak_bytes(ordinal: int, call: Callable[[], Any], synchronize: Callable[[], None]) -> int:
-    """What the use of a device's current memory pool, which cuevo allocates from, rises by at the
+    """Rise of the use of a device's current memory pool, which cuevo allocates from, at the
     peak of a call.
     """
     from cuda.bindings import driver
@@ -298,7 +298,7 @@ def pool_peak_bytes(ordinal: int, call: Callable[[], Any], synchronize: Callable
 
 
 def _value(result: tuple[Any, ...], doing: str) -> Any:
-    """What a function of the driver returned beside its status, if anything."""
+    """The value that a function of the driver returned beside its status, if any."""
     status, *values = result
     if status.name != "CUDA_SUCCESS":
         raise RuntimeError(f"{doing}: {status.name}")

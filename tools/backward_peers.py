@@ -20,7 +20,7 @@ GRADIENTS = {
     "pair": ("q", "k", "v", "pair_bias"),
     "none": ("q", "k", "v"),
 }
-"""What is computed, by which of `BIASES` the gradients are wanted of."""
+"""Gradients that are computed, by which of `BIASES` the gradients are wanted of."""
 
 COMPILED = QUICK_BACKWARD
 """Where FlexAttention takes part unasked: compiling it takes long."""

@@ -53,7 +53,7 @@ from sanitize import print_head
 BLOCKS = ("warp_iterator", "warp_load", "copy_async", "mma_multistage", "mma_pipelined")
 """Suites whose kernels use shared memory."""
 COPYING = ("copy_async", "mma_multistage")
-"""Those that copy pieces of a chunk by cp.async."""
+"""Kernels that copy pieces of a chunk by cp.async."""
 LAUNCHES = 150
 SHOWN = 10
 """Launches of a kind that are listed."""

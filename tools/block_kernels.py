@@ -43,13 +43,13 @@ from cuevo.toolchain.template import RenderedKernel
 
 @dataclass(frozen=True)
 class Suite:
-    """What one check of ``tests/blocks`` is made on."""
+    """Subject of one check of ``tests/blocks`` is made on."""
 
     name: str
     cases: Callable[[], Sequence[Any]]
     """Every combination that the block admits."""
     few: Callable[[Sequence[Any]], list[Any]]
-    """Those of them that the CPU executor runs in the tests."""
+    """The cases that the CPU executor runs in the tests."""
     check: Callable[[Executor, Any], object]
     """Launches a case's kernel, once or on several extents; raises where a result is wrong."""
 
@@ -58,7 +58,7 @@ class Suite:
         return self.few(self.cases())
 
     def failures(self, cases: Sequence[Any], place: Executor) -> str:
-        """What is wrong with how many of the cases; empty if nothing is. All of them are run."""
+        """Complaints, with the number of cases; empty if there are none. All of them are run."""
         try:
             check_all(self.check, cases, place)
         except AssertionError as error:

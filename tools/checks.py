@@ -1,4 +1,4 @@
-"""What is compared with float64, on a part of the result that keeps the comparison cheap."""
+"""Comparison with float64, on a part of the result that keeps the comparison cheap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
 def relative_errors(
     backend: Backend, results: dict[str, Any], expected: Expected
 ) -> dict[str, float]:
-    """Of each result, by its name."""
+    """Error of each result, by its name."""
     errors = {}
     for name, result in results.items():
         index, exact = expected[name]

@@ -1,4 +1,4 @@
-"""What is measured: the forward or the backward pass of attention."""
+"""Subjects of measurement: the forward or the backward pass of attention."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Direction:
     cuevo: Callable[[Mapping[str, Any]], list[Contender]]
     """Contenders from `configurations`."""
     loaders: Callable[[Collection[Workload]], Sequence[tuple[str, Loader]]]
-    """Of the peers; given the workloads that were asked for by name."""
+    """Contenders of the peers; given the workloads that were asked for by name."""
     memory: Callable[[Backend, Inputs, Workload], Mapping[str, int | None]] | None = None
-    """What is said of device memory."""
+    """A line about device memory."""
 
 
 def _forward_inputs(backend: Backend, workload: Workload, dtype: str, seed: int) -> Inputs:

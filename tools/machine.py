@@ -1,4 +1,4 @@
-"""What a measurement was taken on: device, clocks, driver, versions, date, command."""
+"""Circumstances of a measurement: device, clocks, driver, versions, date, command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How times are taken: interleaved calls between device events, medians, and the host's own time.
+"""Timing: interleaved calls between device events, medians, and the host's own time.
 
 Rules: warm-up stays out of the figure; contenders take turns call by call, so that clocks and
 temperature are the same for all; the input set changes with every call, so that no call finds its
@@ -20,7 +20,7 @@ EX2_PER_CLOCK_PER_SM = 16
 
 
 class Clock(Protocol):
-    """What measuring needs of a device: events on one stream."""
+    """A device, as measuring needs it: events on one stream."""
 
     def record(self) -> Any:
         """A timing event, recorded on the stream now."""
@@ -157,7 +157,7 @@ def _run_for(seconds: float, entrant: Entrant, clock: Clock) -> list[float]:
 
 
 def burst_length(milliseconds: float) -> int:
-    """How many calls of that device time to queue at once: about 50 ms of work, 4 to 64 calls.
+    """Number of calls of that device time to queue at once: about 50 ms of work, 4 to 64 calls.
 
     That is far less than the driver's launch queue holds, so no call waits for room in it.
     """

@@ -52,7 +52,7 @@ class Contender:
     start: Callable[[], None] = _nothing
     """Called before each workload."""
     describe: Callable[[Inputs], str] = _nothing_to_say
-    """What it has configured for the inputs, in words."""
+    """The configuration for the inputs, in words."""
     gradients: str = ""
     """In backward, which of `BIASES` it computes the gradients of."""
 

@@ -46,7 +46,7 @@ class Result:
 
     @property
     def variant(self) -> str:
-        """What times are compared by: the gradients in backward, the biases in forward."""
+        """Key that times are compared by: the gradients in backward, the biases in forward."""
         return self.gradients or self.biases
 
     @property

@@ -192,8 +192,8 @@ C = TypeVar("C", Case, Backward, Product)
 
 
 def served(cases: Sequence[C]) -> Sequence[C]:
-    """What the variant that the environment names can run: below sm_80 all in fp16, where no
-    configuration is asked for.
+    """The case that the variant which the environment names can run: below sm_80 all in fp16, where
+    no configuration is asked for.
     """
     if os.environ.get(ENVIRONMENT, "") not in ("sm_75", "sm_70"):
         return cases

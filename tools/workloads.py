@@ -17,7 +17,7 @@ neither.
 
 
 def key_of(contender: str, biases: str, gradients: str = "") -> str:
-    """What a contender is called: its name, the biases it has, and their gradients in backward."""
+    """Key of a contender: its name, the biases it has, and their gradients in backward."""
     return f"{contender}, {biases}" + (f", bias grads {gradients}" if gradients else "")
 
 
@@ -45,7 +45,7 @@ class Workload:
 
     @property
     def backward_operations(self) -> int:
-        """Those of backward: five products."""
+        """Floating-point operations of backward: five products."""
         return 10 * self.scores * self.head_dim
 
     def tensor_bytes(self, element_size: int = 2) -> int:
@@ -133,7 +133,7 @@ def select(filters: Sequence[str], workloads: Iterable[Workload] = FORWARD) -> l
 
 
 def input_sets(traffic: int, l2_bytes: int, free_bytes: int) -> int:
-    """How many sets of inputs to rotate among, so that none is found in the L2 cache.
+    """Number of sets of inputs to rotate among, so that none is found in the L2 cache.
 
     `traffic` is the bytes of one set with its results.
 

@@ -18,7 +18,7 @@ _Dim = tuple[int, int, int]
 _Shape = tuple[_Dim, _Dim, int, int]
 """Grid, block, bytes of shared memory, handle of the stream."""
 _Prepared = tuple[_Shape | None, tuple[int, ...], memoryview, int]
-"""What was launched last, the driver's arguments for it, the parameter block, its pointer's
+"""The last launch, the driver's arguments for it, the parameter block, its pointer's
 address.
 """
 

@@ -290,10 +290,10 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     for block_n, stages in ((192, 5), (128, 6)):
         if block_n < config.block_n:
             fewer = replace(config, block_n=block_n, stages=stages)
-            yield with_room(fewer)
+            yield with_fitting_stages(fewer)
 
 
-def with_room(config: Config) -> Config:
+def with_fitting_stages(config: Config) -> Config:
     """`config` with no more stages than there is shared memory for."""
     each = config.stage_bytes + 2 * _BARRIER_BYTES
     room = _SHARED_BYTES - (config.shared_bytes - config.stages * each)
@@ -428,7 +428,7 @@ class _Addresses:
         self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def pack(self, a: int, b: int, *others: int) -> bytes:
-        """Of a, b, and what follows their maps in ``cuevo.h``."""
+        """Pack the addresses of a, b, and of the arrays that follow their maps in ``cuevo.h``."""
         maps = self._encoded.get((a, b))
         if maps is None:
             if len(self._encoded) >= _MAPS_KEPT:

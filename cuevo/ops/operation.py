@@ -102,8 +102,8 @@ class Operation:
         """The plan of a call, its table of addresses, and what `view` takes for each array."""
         table, described, found = identify(arrays, self._labels, stream)
         table.append(0)
-        settings = None if config is None else _hashable(config)
-        key = (tuple(described), options, device, settings)
+        described += options, device, None if config is None else _hashable(config)
+        key = tuple(described)
         try:
             plan = self.plans.get(key)
         except TypeError:  # an argument that has no hash: the checks say what is wrong with it

@@ -22,7 +22,9 @@ from cuevo.toolchain.image import Image
 from cuevo.toolchain.template import RenderedKernel
 
 LOWEST_ARCH = 75
-"""Of those that nvJitLink 13 assembles for, as `Architecture.number` counts them."""
+"""Lowest of the architectures that nvJitLink 13 assembles for, as `Architecture.number` counts
+them.
+"""
 _PTXAS_OPTIONS = ("-v", "--warn-on-spills")
 
 
@@ -82,7 +84,7 @@ def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.
 
 
 def target_for(kernel: RenderedKernel, arch: str) -> str:
-    """What to assemble `kernel` for on a device of `arch`: where the kernel's target is that very
+    """Target to assemble `kernel` for on a device of `arch`: where the kernel's target is that very
     architecture with what only it has, such as sm_90a, the target.
     """
     named = re.search(r"^\.target (sm_[0-9]+[af])\b", kernel.text, re.M)

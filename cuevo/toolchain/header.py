@@ -162,7 +162,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Header:
-    """What a header declares: structs by name, and by a kernel's name its parameter struct."""
+    """The declarations of a header: structs by name, and by a kernel's name its parameter struct."""
 
     structs: Mapping[str, Struct]
     kernels: Mapping[str, Struct]
@@ -249,7 +249,7 @@ def _read_struct(name: str, node: Any) -> Struct:
 
 
 def _read_alignment(declaration: Any, struct_name: str) -> int:
-    """What ``_Alignas`` asks for; 1 where there is none."""
+    """Alignment that ``_Alignas`` asks for; 1 where there is none."""
     wanted = 1
     for specifier in declaration.align or ():
         value = getattr(specifier, "alignment", None)

@@ -1,4 +1,4 @@
-"""What a cubin says of its kernels: the ELF image that an assembler makes and a driver loads.
+"""Facts about kernels in a cubin: the ELF image that an assembler makes and a driver loads.
 
 The image has the facts whatever assembler made it, nvJitLink or a driver, and whatever its log
 looks like. Sections and attributes are those that ``cuobjdump -elf`` prints.
@@ -85,7 +85,7 @@ class Image:
 
     @cached_property
     def _function_attributes(self) -> dict[tuple[str, int], int]:
-        """Of a function and an attribute of the whole image."""
+        """Value of a function for an attribute of the whole image."""
         found = {}
         for name, value in _attributes(self._content(".nv.info")):
             if name in (_FRAME_SIZE, _REGISTERS):

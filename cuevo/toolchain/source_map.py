@@ -26,10 +26,10 @@ _FIRST, _LAST = 0xF0000, 0x10FFFD
 _MARKS = f"{chr(_FIRST)}-{chr(_LAST)}"
 """The marks, as a range of a regular expression's set."""
 _SIGNED = re.compile(r"\$\{[-+]")
-"""What Jinja would take for white-space control, and not for a sign."""
+"""Expressions that Jinja would take for white-space control, and not for a sign."""
 _RESERVED = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_MARKS}]")
-"""What is in no template: control characters, some of which delimit what no template has, and the
-marks.
+"""Characters of no template: control characters, some of which delimit what no template has, and
+the marks.
 """
 UNUSED_DELIMITERS = ("\x03", "\x04", "\x05", "\x06")
 """For the blocks and comments within a line that Jinja wants to have names for."""

@@ -52,7 +52,7 @@ class RenderedKernel:
     lines: tuple[SourceLine | None, ...]
     """``lines[i]`` is the origin of line ``i + 1`` of the text; None for a line of no template."""
     values: Mapping[str, object]
-    """What the template was given."""
+    """Values that the template was given."""
     params: Struct
     """The parameter block of a launch."""
 

@@ -86,7 +86,7 @@ def broken(case: Case) -> Iterator[str]:
 
 @cache
 def admitted() -> tuple[Case, ...]:
-    """All that `blocks` admits, as far as fragments have room in a thread."""
+    """All that `layouts` admits, as far as fragments have room in a thread."""
     found = []
     for case in every(
         Case,

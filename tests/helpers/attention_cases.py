@@ -23,7 +23,7 @@ from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 
 TOLERANCE = {"bf16": 4e-3, "f16": 6e-4}
-"""Of the relative error by norm: probabilities and result are rounded to the 16-bit type."""
+"""Limits of the relative error by norm: probabilities and result are rounded to the 16-bit type."""
 LSE_TOLERANCE = 1e-3
 """Absolute; relative above 1."""
 
@@ -92,12 +92,12 @@ class Case:
     """Type of mask_bias: "none", "f16", "bf16", "f32" or "bool"."""
     pair: str = "none"
     layout: str = "packed"
-    """How q, k and v lie in memory, and, where that can be, the result."""
+    """Layout of q, k and v in memory, and, where that can be, the result."""
     mask_layout: str = "packed"
     pair_layout: str = "packed"
     values: str = "normal"
     offset: float = 1e3
-    """What values "offset" add to every mask value."""
+    """Number that values "offset" add to every mask value."""
     scale: float | None = None
     arch: str = "sm_80"
     """Architecture of the CPU executor."""

@@ -30,7 +30,7 @@ def named(results: Sequence[Any]) -> dict[str, Any]:
 
 
 def sides(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, Problem]:
-    """What the case asks of either side, where it asks for anything."""
+    """Requests of the case to either side, where it asks for anything."""
     views = host_views(inputs, readonly=True)
     stated = state_problem(**{name: views[name] for name in OPERANDS if name in views})
     wanted = {

@@ -16,13 +16,13 @@ from helpers.guarded import DTYPES, Strided, fail, lay_out
 from cuevo import reference
 
 TOLERANCE = {"bf16": 1e-2, "f16": 1.5e-3}
-"""Of the relative error by norm of every gradient: P, dS and the result are rounded to the 16-bit
-type.
+"""Limits of the relative error by norm of every gradient: P, dS and the result are rounded to the
+16-bit type.
 """
 SCORE_ERROR = 2.0**-20
-"""Of a score, relatively: fp32 sums in blocks, each cut, and their difference from lse."""
+"""Relative error of a score: fp32 sums in blocks, each cut, and their difference from lse."""
 CANCELLATION = 2.0**-21
-"""What ``dout . v - delta`` keeps of its terms where they cancel, in fp32."""
+"""Error that ``dout . v - delta`` keeps of its terms where they cancel, in fp32."""
 
 ARGUMENTS = {
     "dq": "q",
@@ -60,7 +60,7 @@ class BackwardCase(Case):
     bias_grad_dtype: str | None = None
     """The argument: None, the type of the bias, or "float32"."""
     grad_layout: str = "packed"
-    """How dq, dk and dv lie in memory, where the caller of a kernel gives it."""
+    """Layout of dq, dk and dv in memory, where the caller of a kernel gives it."""
 
     @property
     def gradients(self) -> tuple[str, ...]:

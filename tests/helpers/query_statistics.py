@@ -1,4 +1,4 @@
-"""What backward needs of every query, as kernels hand it on: see ``ptx/cuevo.h``."""
+"""Statistics of queries for backward, as kernels hand them on: see ``ptx/cuevo.h``."""
 
 import numpy as np
 

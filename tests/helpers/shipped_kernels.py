@@ -117,7 +117,7 @@ GRADIENTS: tuple[dict[str, Any], ...] = (
         if first or second or sums
     ),
 )
-"""What a side can be asked for."""
+"""Requests to a side."""
 
 
 def gradient_configurations(
@@ -202,7 +202,7 @@ ORDERS = tuple(product((False, True), repeat=2))
 
 
 def product_configurations(order: int, kind: int, dtype: str) -> list[GemmConfig]:
-    """What `gemm_sm80` offers for ragged and for whole problems of `ORDERS` and `PRODUCTS`."""
+    """Candidates of `gemm_sm80` for ragged and for whole problems of `ORDERS` and `PRODUCTS`."""
     c, bias, scatter, out, alignment, splits = PRODUCTS[kind]
     types = {"own": dtype, "none": "none", "f32": "f32"}
     found: dict[GemmConfig, None] = {}
@@ -229,7 +229,7 @@ def product_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
 
 
 def wgmma_configurations(order: int, kind: int, dtype: str) -> list[WgmmaConfig]:
-    """As `product_configurations`, of `gemm_sm90a`."""
+    """Candidates of `gemm_sm90a`, as `product_configurations` has them."""
     c, bias, scatter, out, alignment, _ = PRODUCTS[kind]
     types = {"own": dtype, "none": "none", "f32": "f32"}
     problem = GemmProblem(

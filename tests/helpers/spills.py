@@ -38,7 +38,7 @@ from cuevo.toolchain.template import render
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 REGISTERS = 65536
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 MOST_REGISTERS = {
     # All loads of a row are in flight, and there are warps enough to wait for them.
     delta.NAME: 96,
@@ -47,7 +47,7 @@ MOST_REGISTERS = {
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
 }
-"""Of a thread."""
+"""Limits for a thread."""
 ONE_BARRIER = (
     *(forward.NAME, evoformer_forward_sm75.NAME, evoformer_forward_sm70.NAME),
     *(evoformer_backward_sm75.NAME, evoformer_backward_sm70.NAME),
@@ -56,8 +56,8 @@ ONE_BARRIER = (
 
 
 def objections(kernel: ModuleType, config: Any, arch: str) -> tuple[list[str], bool]:
-    """What is wrong with what a call gets, and whether it gets more registers for a thread than
-    `config` says.
+    """Complaints about the kernel that a call gets, and whether it gets more registers for a thread
+    than `config` says.
     """
     offered = kernel.spill_fallbacks(config) if hasattr(kernel, "spill_fallbacks") else [config]
     for used in offered:
@@ -103,7 +103,7 @@ def _lower_forward(kernel: ModuleType, head_dim: int, mask: str, pair: str) -> I
 
 
 def _lower_backward(kernel: ModuleType, head_dim: int, wanted: int, biases: int = 2) -> Any:
-    """What is chosen for `GRADIENTS[wanted]`, with the types `LOWER_BIASES[biases]`."""
+    """Configuration chosen for `GRADIENTS[wanted]`, with the types `LOWER_BIASES[biases]`."""
     mask, pair = LOWER_BIASES[biases]
     asked = shipped.GRADIENTS[wanted]
     if asked["sums"]:
@@ -135,7 +135,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     partial_sums_sm70.NAME: lambda: [partial_sums_sm70.choose("f32", 8, 254)],
 }
-"""Of each kernel configurations with as many registers a thread as any, or nearly; the first that
+"""Configurations of each kernel with as many registers a thread as any, or nearly; the first that
 an architecture can run is assembled for it.
 """
 SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
@@ -164,7 +164,7 @@ def heaviest(kernel: ModuleType, arch: str) -> Any:
 
 
 def lower_products(kernel: ModuleType, problem: GemmProblem, arch: str) -> Iterator[Any]:
-    """What a product below sm_80 is offered on `arch`: whole sums."""
+    """Candidates for a product below sm_80 on `arch`: whole sums."""
     limits = architecture(arch)
     whole = [config for config, _ in kernel.candidates(problem) if not config.split]
     return (config for config in whole if not kernel.violations(config, limits, problem))

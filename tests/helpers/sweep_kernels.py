@@ -58,7 +58,7 @@ def counts(parts: Iterable[Mapping[str, list[str]]]) -> dict[str, int]:
 
 
 def missing(found: Mapping[str, int]) -> list[str]:
-    """What is wrong with the counts of a run of all tests: a line for each kernel."""
+    """Complaints about the counts of a run of all tests: a line for each kernel."""
     return [
         f"{name}: {found.get(name, 0)} kernels in the sweeps, where there were {least}"
         for name, least in LEAST.items()

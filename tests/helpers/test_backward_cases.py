@@ -28,7 +28,7 @@ def inputs_of(case: BackwardCase) -> dict[str, Strided]:
 
 
 def kernel(case: BackwardCase) -> dict[str, Any]:
-    """What a sound kernel gives: all sums in fp32."""
+    """Results of a sound kernel: all sums in fp32."""
     return cases.rounded(case, inputs_of(case), np.float32)
 
 

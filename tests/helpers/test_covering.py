@@ -41,7 +41,7 @@ def test_everything_that_can_be_together_is() -> None:
 
 
 def test_few_are_taken() -> None:
-    """Of 7 * 5 pairs of a and d, some cannot be; others take a case each."""
+    """Among 7 * 5 pairs of a and d, some cannot be; others take a case each."""
     assert len(CASES) > 200
     assert len(covering(CASES)) < 45
     assert len(covering(CASES, together=4)) == len(CASES)

@@ -339,7 +339,7 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     config = backward.adapt(replace(BASE, block_stationary=32, block_rows=2), problem)
     results = cases.make_results(case)
     single = np.dtype(np.float32)
-    rooms = {
+    workspace = {
         "stats": lay_out((2, 3, 2, 8, 48), single),
         "key_bias": lay_out((2, 3, 256), single),
         "mask_sums": lay_out((2, 3, 2, 256), single),
@@ -349,11 +349,11 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     grads = ("dk", "dv") if side == "keys" else ("dq",)
     names = ("first_grad", "second_grad")
     written = {name: results[grad] for name, grad in zip(names, grads, strict=False)}
-    views = host_views(kept | rooms | written, readonly=False)
+    views = host_views(kept | workspace | written, readonly=False)
     found = backward.parameters(config, problem, 1, scale=-0.5, **views)
     struct = load_header().kernels[backward.NAME]
     assert set(found) == {field.name for field in struct.fields}
-    for name in ("q", "k", "v", "dout", "pair_bias", *rooms, *written):
+    for name in ("q", "k", "v", "dout", "pair_bias", *workspace, *written):
         assert found[name] == views[name].pointer
     for array, axis in (
         *(("q", "query"), ("k", "key"), ("v", "key"), ("dout", "query")),

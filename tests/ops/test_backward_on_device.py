@@ -138,8 +138,8 @@ def test_a_workspace(executor: DriverExecutor) -> None:
     nbytes = attention_backward_workspace(**copies)
     assert attention_backward_workspace(**call, device="cuda:0") == nbytes
     for byte in (0x00, 0xFF):
-        room = np.full(nbytes + 512, byte, np.uint8)
-        memory = moved({"room": room}, executor)["room"]
+        workspace = np.full(nbytes + 512, byte, np.uint8)
+        memory = moved({"workspace": workspace}, executor)["workspace"]
         start = -memory.pointer % 256
         part = cuevo.array_from_pointer(
             memory.pointer + start, (nbytes,), np.uint8, device="cuda:0", owner=memory
@@ -225,10 +225,10 @@ def test_torch_workspace(executor: DriverExecutor) -> None:
     _, call = torch_call(torch, BOTH)
     expected = fetched(cuevo.attention_backward(**call))
     nbytes = attention_backward_workspace(**call)
-    room = torch.full((nbytes,), 255, device="cuda", dtype=torch.uint8)
-    assert room.data_ptr() % 256 == 0
+    workspace = torch.full((nbytes,), 255, device="cuda", dtype=torch.uint8)
+    assert workspace.data_ptr() % 256 == 0
     torch.cuda.synchronize()
-    found = fetched(cuevo.attention_backward(**call, workspace=room))
+    found = fetched(cuevo.attention_backward(**call, workspace=workspace))
     assert_same_gradients(BOTH, found, expected)
 
 

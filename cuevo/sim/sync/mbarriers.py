@@ -234,7 +234,7 @@ class Mbarriers:
     # -- Inner ------------------------------------------------------------------------------------
 
     def _fitting(self, slots: AnyArray, each: AnyArray, lanes: AnyArray) -> AnyArray:
-        """Those of `lanes` whose arrivals the present phases have room for, in their order."""
+        """The ones of `lanes` whose arrivals the present phases have room for, in their order."""
         total = np.bincount(slots[lanes], each[lanes], self._pending.size)
         if (total <= self._pending).all():
             return lanes
