@@ -162,7 +162,7 @@ class Struct:
 
 @dataclass(frozen=True)
 class Header:
-    """The declarations of a header: structs by name, and by a kernel's name its parameter struct."""
+    """Declarations of a header: structs by name, and by a kernel's name its parameter struct."""
 
     structs: Mapping[str, Struct]
     kernels: Mapping[str, Struct]

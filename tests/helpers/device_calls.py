@@ -55,7 +55,7 @@ def results_of_threads(
 
 
 def host_time(call: Callable[[], object], place: DriverExecutor, calls: int = 200) -> str:
-    """Device time of one of `calls`, which are fewer launches than the queue of the device holds."""
+    """Time of one of `calls`, which are fewer launches than the queue of the device holds."""
     times = timeit.repeat(call, setup=place.synchronize, number=calls, repeat=20)
     return f"{min(times) / calls * 1e6:.2f} us"
 
