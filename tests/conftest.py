@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 5, 5)
+    gc.set_threshold(200_000, 5, 10)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from cuevo.architectures import Architecture
@@ -66,28 +67,24 @@ def cheapest(
     arch: Architecture,
 ) -> C:
     """The configuration of least cost, of those that the kernel `name` offers, without
-    `violations`.
+    `violations`; the first of equals.
 
     offered : configurations and the speed of their tiling, which `cost` is given.
 
-    Raises ValueError naming every objection to each of them if none can run.
+    Raises ValueError naming every violation of each of them if none can run.
     """
-    rejected: dict[C, Sequence[str]] = {}
-    best: tuple[float, C] | None = None
-    for config, speed in offered:
-        reasons = violations(config, arch, problem)
-        if reasons:
-            rejected[config] = reasons
-            continue
-        estimate = cost(config, speed, problem, arch)
-        if best is None or estimate < best[0]:
-            best = estimate, config
-    if best is None:
-        lines = [f"  {config}: {'; '.join(reasons)}" for config, reasons in rejected.items()]
-        raise ValueError(
-            "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
-        )
-    return best[1]
+    estimates = [(cost(config, speed, problem, arch), config) for config, speed in offered]
+    # Costs are worked out sooner than violations: few configurations are looked at in full.
+    for _, config in sorted(estimates, key=itemgetter(0)):
+        if not violations(config, arch, problem):
+            return config
+    lines = [
+        f"  {config}: {'; '.join(violations(config, arch, problem))}"
+        for config in dict.fromkeys(config for _, config in estimates)
+    ]
+    raise ValueError(
+        "\n".join([f"{name} has no configuration for {problem} on {arch.name}:", *lines])
+    )
 
 
 def spill_fallbacks(config: D) -> Iterator[D]:

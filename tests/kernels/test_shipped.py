@@ -1,4 +1,4 @@
-"""Every shipped kernel renders, has the code that was pinned, and assembles without spills."""
+"""The list of pinned instances is complete, and what ships assembles without spills."""
 
 import json
 from dataclasses import fields
@@ -85,19 +85,6 @@ def test_the_list_has_every_backward_tiling_and_every_set_of_gradients() -> None
         *((pair, width) for pair in ("f16", "bf16") for width in (16, 8, 4, 2)),
         *(("f32", width) for width in (16, 8, 4)),
     }
-
-
-@unit
-@pytest.mark.parametrize("family", shipped.FAMILIES)
-def test_the_code_is_the_one_that_was_pinned(family: str) -> None:
-    pinned = json.loads(shipped.PINS.read_text())
-    found = shipped.digests(family)
-    changed = sorted(name for name, digest in found.items() if pinned.get(name) != digest)
-    assert not changed, (
-        f"{len(changed)} of {len(found)} kernels have another code than the pinned one, the first "
-        f"is {changed[0]}; "
-        "if that is meant, run `python tests/helpers/shipped_kernels.py`"
-    )
 
 
 @unit

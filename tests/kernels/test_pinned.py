@@ -1,4 +1,5 @@
-"""The heads of rendered kernels say what is so: shared memory, registers, the picture of the tile.
+"""Every pinned instance, rendered once: its code is the pinned one, and its head says what is so of
+shared memory, registers and the picture of the tile.
 
     // Shared memory: NAME BYTES + NAME BYTES + ... = TOTAL bytes
     // Registers: BUDGET a thread, of which NAME COUNT + NAME COUNT + ...
@@ -6,6 +7,7 @@
 A sum may go on in lines that begin with ``//   +``.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -52,10 +54,12 @@ class Head:
     """0: no launch bound."""
     static_bytes: int
     """Bytes of shared memory that the text declares."""
+    digest: str
 
     @classmethod
     def of(cls, label: str, kernel: str, values: dict[str, object]) -> "Head":
-        text = render(kernel, values).text
+        rendered = render(kernel, values)
+        text = rendered.text
 
         def number(pattern: str) -> int:
             return sum(map(int, re.findall(pattern, text, re.MULTILINE)))
@@ -67,6 +71,7 @@ class Head:
             number(r"^\.maxntid (\d+), 1, 1$"),
             number(r"^\.minnctapersm (\d+)$"),
             number(r"^\.shared .*\[(\d+)\];"),
+            rendered.code_digest[:32],
         )
 
     def find(self, pattern: str) -> re.Match[str] | None:
@@ -77,18 +82,8 @@ class Head:
 def heads() -> Mapping[str, tuple[Head, ...]]:
     """Heads of the pinned instances, by kernel."""
     found: dict[str, list[Head]] = {name: [] for name in registry()}
-    every = chain(
-        *map(shipped.instances, shipped.HEAD_DIMS),
-        *map(shipped.gradient_instances, shipped.HEAD_DIMS),
-        shipped.variant_instances(),
-        shipped.memory_instances(),
-        shipped.product_instances(),
-        shipped.wgmma_instances(),
-        shipped.lower_product_instances(),
-    )
-    for label, kernel, values in every:
-        if kernel in found:
-            found[kernel].append(Head.of(label, kernel, values))
+    for label, kernel, values in chain(*(family() for family in shipped.FAMILIES.values())):
+        found[kernel].append(Head.of(label, kernel, values))
     return {name: tuple(listed) for name, listed in found.items()}
 
 
@@ -110,6 +105,19 @@ def terms(total: str) -> list[int]:
 SHARED = r"^// Shared memory: (.*) = (\d+) bytes$"
 BUDGET = r"^// Registers: (\d+) a thread(?:, of which (.*)|\b.*)$"
 NAMES = sorted(registry())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_code_is_the_one_that_was_pinned(name: str) -> None:
+    pinned = json.loads(shipped.PINS.read_text())
+    found = heads()[name]
+    assert found
+    changed = sorted(head.label for head in found if pinned.get(head.label) != head.digest)
+    assert not changed, (
+        f"{len(changed)} of {len(found)} instances have other code than was pinned; the first "
+        f"is {changed[0]}; "
+        "if that is meant, run `python tests/helpers/shipped_kernels.py`"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
