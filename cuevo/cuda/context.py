@@ -88,7 +88,7 @@ class PrimaryContext:
     def enter(self) -> bool:
         """Make the context current if it is not; True if a `leave` has to follow."""
         status, current = cuda.cuCtxGetCurrent()
-        if not status and int(current) == self.handle:
+        if not status and current == self._context:
             return False
         check(cuda.cuCtxPushCurrent(self._context), f"entering the context of cuda:{self.ordinal}")
         return True

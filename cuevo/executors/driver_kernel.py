@@ -17,7 +17,7 @@ from cuevo.toolchain.template import RenderedKernel
 _Dim = tuple[int, int, int]
 _Shape = tuple[_Dim, _Dim, int, int]
 """Grid, block, bytes of shared memory, handle of the stream."""
-_Prepared = tuple[_Shape | None, tuple[int, ...], memoryview, int]
+_Prepared = tuple[_Shape | None, tuple[Any, ...], memoryview, int]
 """The last launch, the driver's arguments for it, the parameter block, its pointer's
 address.
 """
@@ -154,7 +154,7 @@ class DriverKernel:
         if status:
             raise self._launch_error(status, wanted)
 
-    def _configure(self, wanted: _Shape) -> tuple[int, ...]:
+    def _configure(self, wanted: _Shape) -> tuple[Any, ...]:
         """Check a launch, and keep the driver's arguments for the next one like it."""
         grid, block, shared_bytes, handle = wanted
         try:
@@ -168,7 +168,8 @@ class DriverKernel:
                 "a grid and a block are three integers each, not negative and below 2**32; got "
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
-        state, arguments = self._state, (*numbers, handle)
+        # A stream object: the bindings would make one of the handle in each launch.
+        state, arguments = self._state, (*numbers, cuda.CUstream(handle))
         state.prepared = (wanted, arguments, state.params, state.kernel_params)
         return arguments
 

@@ -73,7 +73,7 @@ class Launches:
             return SUCCESS, *self.parameters[index]
         return cuda.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0
 
-    def launch(self, function: Any, *numbers: int) -> Any:
+    def launch(self, function: Any, *numbers: Any) -> Any:
         self.before()
         *shape, shared_bytes, stream, kernel_params, extra = numbers
         block = ctypes.cast(kernel_params, ctypes.POINTER(ctypes.c_void_p))[0]
@@ -82,7 +82,7 @@ class Launches:
                 tuple(shape[:3]),
                 tuple(shape[3:]),
                 shared_bytes,
-                stream,
+                int(stream),
                 ctypes.string_at(block, 32),
             )
         )
