@@ -327,12 +327,8 @@ class DriverExecutor:
                 )
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
-        """Zero memory, a multiple of 4 bytes, queued on `stream`, a handle."""
-        with self.context.current():
-            check(
-                cuda.cuMemsetD32Async(address, 0, nbytes // 4, stream),
-                f"clearing {nbytes:,} bytes on {self.name}",
-            )
+        """Zero memory, a multiple of 4 bytes, on `stream`, a handle of the current context."""
+        check(cuda.cuMemsetD32Async(address, 0, nbytes // 4, stream), "clearing a workspace")
 
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
         """A view of a copy in device memory of a host array, queued on `stream`.

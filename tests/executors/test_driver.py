@@ -249,6 +249,8 @@ def test_a_graph_runs_again_on_new_inputs(executor: Any, small: Any) -> None:
         host = np.random.default_rng(turn).random(256, np.float32)
         with executor.context.current():
             check(cuda.cuMemcpyHtoD(x.pointer, host.ctypes.data, host.nbytes), "copying")
+            # It returns before the device has all of it, and the streams here do not wait for it.
+            check(cuda.cuCtxSynchronize(), "copying")
         graph.launch(stream)
         executor.synchronize(graph._stream if stream is None else stream)
         np.testing.assert_array_equal(once.to_numpy(), host + host)
