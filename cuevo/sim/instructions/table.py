@@ -1,6 +1,7 @@
 """The table of instruction forms: what the executor knows, and since when PTX has it.
 
-``forms.txt`` is the table, in the notation of the PTX ISA's syntax lines. A row states a form:
+``forms.txt`` is the table, with ``forms_asynchronous.txt``, in the notation of the PTX ISA's syntax
+lines. A row states a form:
 
     fma.rn{.ftz}{.relu@7.0:80}<type:.f16|.f16x2>    d, a, b, c    4.2:53
 
@@ -56,6 +57,9 @@ _OPERAND = re.compile(
     r"(\[?)(\w+)(?:\|\w+)?(?:=(\d+))?\]?(?:\*(\w+)(?:/(\d+))?)?(?::(\w+))?(?:\?(\w+))?"
 )
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)/(\d+)")
+
+FILES = ("forms.txt", "forms_asynchronous.txt")
+"""The table; names of the first are those of both."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ def _matches(opcode: str) -> list[tuple[Form, Modifiers, Level]]:
 @lru_cache(maxsize=1)
 def forms() -> tuple[Form, ...]:
     """The whole table."""
-    return tuple(read(Path(__file__).with_name("forms.txt").read_text("utf-8")))
+    texts = (Path(__file__).with_name(name).read_text("utf-8") for name in FILES)
+    return tuple(read("\n".join(texts)))
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Single lines of shipped kernels, changed: the table `mutations.txt`, and how a text is mutated.
+"""Single lines of shipped kernels, changed: the tables `mutations_*.txt`, how a text is mutated.
 
 A line of a template is named by its file and a piece of its text, with ``[n]`` the nth line that
 has the piece; what it was rendered to is changed wherever the kernel has it. In the table:
@@ -97,7 +97,8 @@ def _pattern(words: str) -> str:
 def _read() -> Iterator[Mutation]:
     original = kernel = ""
     entry: list[str] = []
-    for row in [*(Path(__file__).parent / "mutations.txt").read_text().splitlines(), ""]:
+    files = sorted(Path(__file__).parent.glob("mutations_*.txt"))
+    for row in [*"\n\n".join(path.read_text() for path in files).splitlines(), ""]:
         if row.startswith("  "):
             entry.append(row.strip())
             continue
