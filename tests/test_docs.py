@@ -186,8 +186,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def commands() -> list[str]:
-    """The cuevo commands of the page's listings."""
-    text = BLOCKS.read_text(encoding="utf-8")
+    """The cuevo commands of the pages' listings."""
+    pages = (BLOCKS, BLOCKS.with_name("kernels-of-blocks.md"))
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for listing in found for line in listing.split(" && ")]
     return [line.strip() for line in lines if line.startswith("cuevo ")]
