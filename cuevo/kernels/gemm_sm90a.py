@@ -372,8 +372,6 @@ def parameters(
     c: ArrayView | None = None,
     bias: ArrayView | None = None,
     scatter: ArrayView | None = None,
-    partials: ArrayView | None = None,
-    arrivals: ArrayView | None = None,
 ) -> dict[str, int | float | bytes]:
     """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
 

@@ -81,16 +81,9 @@ class Operation:
         options : whatever else the plan depends on, hashable.
         """
         handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
-        # Written out, here and in `plan_on_device`: a repeated call costs the host what it says.
-        table, described, found = identify(arrays, self._labels, handle)
-        key = (*described, options, device, None if config is None else _hashable(config))
-        try:
-            plan = self.plans[key]
-        except (KeyError, TypeError):
-            plan = self._new_plan(key, found, options, device, config)
+        plan, table, found = self._plan(arrays, options, device, handle, config)
         results = [*arrays[self._operands :]]
         if plan.in_place is not None:
-            table.append(0)
             queue = handle if stream is None else stream
             return plan.run(plan.in_place, table, results, handle, queue, workspace)
         views = self._views(found)
@@ -98,18 +91,26 @@ class Operation:
             return self._run_on_copies(plan, plan.place, views, results, options, config, workspace)
         return plan.run_on_cpu([views.get(name) for name in self._names], results, workspace)
 
-    def _new_plan(
+    def _plan(
         self,
-        key: tuple[object, ...],
-        found: Sequence[Any],
+        arrays: tuple[Any, ...],
         options: tuple[object, ...],
         device: object,
+        stream: int,
         config: Any,
-    ) -> Plan:
-        """A plan, kept under `key` if that has a hash: of others the checks say what is wrong."""
-        plan = self._make_plan(self._views(found), *options, device=device, config=config)
-        self.plans.keep(key, plan)
-        return plan
+    ) -> tuple[Plan, list[int], Sequence[Any]]:
+        """The plan of a call, its table of addresses, and what `view` takes for each array."""
+        table, described, found = identify(arrays, self._labels, stream)
+        table.append(0)
+        key = (*described, options, device, None if config is None else _hashable(config))
+        try:
+            plan = self.plans.get(key)
+        except TypeError:  # an argument that has no hash: the checks say what is wrong with it
+            plan = None
+        if plan is None:
+            plan = self._make_plan(self._views(found), *options, device=device, config=config)
+            self.plans.keep(key, plan)
+        return plan, table, found
 
     def plan_on_device(
         self, arrays: tuple[Any, ...], options: tuple[object, ...], device: object, config: Any
@@ -118,12 +119,7 @@ class Operation:
 
         No stream is made to wait.
         """
-        _, described, found = identify(arrays, self._labels, NO_ORDER)
-        key = (*described, options, device, None if config is None else _hashable(config))
-        try:
-            plan = self.plans[key]
-        except (KeyError, TypeError):
-            plan = self._new_plan(key, found, options, device, config)
+        plan, _, found = self._plan(arrays, options, device, NO_ORDER, config)
         if not plan.on_copies:
             return plan
         views = {name: without_gaps(x) for name, x in self._views(found).items()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cuevo
 from cuevo.arrays import ArrayView, view
 from cuevo.kernels.evoformer_forward_sm80 import Config
 from cuevo.ops import operation
@@ -106,3 +107,12 @@ def test_address_fields_are_those_of_the_header() -> None:
         params = kernel.launches[-1][3]
         assert len(params) == header.size
         assert header.addresses.unpack(params[: header.addresses.size]) == expected
+
+
+def test_errors_of_a_new_plan_stand_alone() -> None:
+    """That a call is the first of its kind is no part of what is wrong with it."""
+    a, b = np.zeros((3, 4), np.float16), np.zeros((5, 6), np.float16)
+    for more in ({}, {"alpha": []}):  # the second has no hash
+        with pytest.raises((TypeError, ValueError)) as caught:
+            cuevo.gemm(a, b, device="sim", **more)
+        assert caught.value.__context__ is None
