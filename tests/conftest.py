@@ -31,6 +31,7 @@ PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
 
+MISSING_KERNELS = pytest.StashKey[list[str]]()
 OPERATIONS = (forward.OPERATION, backward.OPERATION, product.OPERATION)
 
 
@@ -113,7 +114,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     if wrong := sweep_kernels.missing(_kernels_of_sweeps(config)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print("", *wrong, sep="\n")
+        config.stash[MISSING_KERNELS] = wrong
 
 
 def _kernels_of_sweeps(config: pytest.Config) -> dict[str, int]:
@@ -128,9 +129,11 @@ def nothing_old_to_collect() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
     """Report how much of the hardware's recorded results was compared, and how many kernels the
-    sweeps had; also where workers did it.
+    sweeps had; also where workers did it. At the very end, below the skipped tests: too few
+    kernels.
     """
     if kernels := _kernels_of_sweeps(config):
         listed = ", ".join(f"{count} {name}" for name, count in kernels.items())
@@ -144,6 +147,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"replayed exactly, {total['within']:,} within bounds; {total['excused']:,} known to "
             f"deviate; unknown here {total['unknown']}, not recorded {total['missing']}"
         )
+    yield
+    if wrong := config.stash.get(MISSING_KERNELS, None):
+        terminalreporter.section("too few kernels in the sweeps", red=True)
+        for line in wrong:
+            terminalreporter.write_line(line)
 
 
 _HEADER = """

@@ -21,7 +21,7 @@ LEAST: Mapping[str, int] = {
     "evoformer_forward_sm70": 48,
     "evoformer_forward_sm75": 45,
     "evoformer_forward_sm80": 231,
-    "gemm_sm70": 108,
+    "gemm_sm70": 109,
     "gemm_sm75": 107,
     "gemm_sm80": 428,
     "gemm_sm90a": 104,

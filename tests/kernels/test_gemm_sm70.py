@@ -30,9 +30,11 @@ def test_every_bit(case: GemmCase) -> None:
 
 @kernel
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES[::9], ids=name)
+@pytest.mark.parametrize("case", CASES[8::9], ids=name)
 def test_every_bit_on_later_architectures(case: GemmCase, arch: str) -> None:
-    """From sm_80 on m8n8k4 is made of fp32 arithmetic."""
+    """From sm_80 on m8n8k4 is made of fp32 arithmetic, and warp tiles are smaller: these cases have
+    kernels that sm_70 has not.
+    """
     check(gemm_sm70, case, shared(arch))
 
 
