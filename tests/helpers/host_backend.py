@@ -27,7 +27,8 @@ class HostBackend:
         )
 
     def normal(self, shape, dtype, seed):
-        return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+        kind = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[dtype]
+        return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
     def part(self, array, index):
         return array[index].astype(np.float64)
