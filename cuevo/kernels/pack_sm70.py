@@ -1,4 +1,4 @@
-"""Host half of ``ptx/pack_sm70.ptx``: an array of any strides, packed for kernels that read rows."""
+"""Host half of ``ptx/pack_sm70.ptx``: arrays of any strides, packed into rows."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -175,65 +175,50 @@ def packed_memory(source: ArrayView) -> tuple[int, ...]:
     return (*(1 if stride == 0 else extent for extent, stride in outer), row)
 
 
-def _axes(source: ArrayView) -> list[_Axis]:
-    """The axes before the last, as few as there may be; the one whose elements lie side by side, if
-    the columns' do not, comes last.
+def _adjacent(source: ArrayView) -> int | None:
+    """The axis before the last whose elements lie side by side, aligned to their size; None where
+    there is none, or those of the last axis do.
     """
-    size = source.dtype.itemsize
-    each = map(_Axis, source.shape, source.strides, packed_strides(source))
-    *outer, columns = each
-    outer = [axis for axis in outer if axis.extent > 1 and axis.source]
-    if columns.extent > 1 and columns.source != size and _alignment(source) % size == 0:
-        adjacent = [axis for axis in outer if axis.source == size]
-        if adjacent:
-            outer.remove(adjacent[0])
-            outer.append(adjacent[0])
+    size, last = source.dtype.itemsize, source.ndim - 1
+    if source.shape[last] == 1 or source.strides[last] == size or source.alignment() % size:
+        return None
+    axes = range(last)
+    return next((i for i in axes if source.strides[i] == size and source.shape[i] > 1), None)
+
+
+def _axes(source: ArrayView) -> list[_Axis]:
+    """The axes before the last, as few as there may be, that of `_adjacent` behind the others."""
+    each = [*map(_Axis, source.shape, source.strides, packed_strides(source))]
+    row = _adjacent(source)
+    order = [*(i for i in range(source.ndim - 1) if i != row), *([] if row is None else [row])]
     merged: list[_Axis] = []
-    for axis in outer:
-        last = merged[-1] if merged else None
-        if last and _follows(last.source, axis.source, axis) and _follows(
-            last.packed, axis.packed, axis
+    for axis in (each[i] for i in order if each[i].extent > 1 and each[i].source):
+        outer = merged[-1] if merged else None
+        if outer and (outer.source, outer.packed) == (
+            axis.source * axis.extent,
+            axis.packed * axis.extent,
         ):
-            merged[-1] = _Axis(last.extent * axis.extent, axis.source, axis.packed)
+            merged[-1] = axis._replace(extent=outer.extent * axis.extent)
         else:
             merged.append(axis)
     return merged or [_Axis(1, 0, 0)]
 
 
-def _follows(outer: int, inner: int, axis: _Axis) -> bool:
-    return outer == inner * axis.extent
-
-
-def _alignment(source: ArrayView, *, without: int = 0) -> int:
-    """Power of two, 16 at most, whose multiples the address and all strides that count are, but for
-    those that are `without`.
-    """
-    axes = zip(source.shape, source.strides, strict=True)
-    steps = (stride for extent, stride in axes if extent > 1 and stride != without)
-    return gcd(CHUNK, source.pointer, *steps)
-
-
 def choose(source: ArrayView) -> Config:
     """The configuration for an array of 1 to 5 axes, none of them of extent 0."""
-    size = source.dtype.itemsize
-    axes = _axes(source)
-    unit = gcd(size, _alignment(source))
-    base = Config(size, len(axes), unit=unit)
-    columns = source.shape[-1]
-    if columns == 1 or source.strides[-1] == size:
-        return base
+    size, axes, row = source.dtype.itemsize, _axes(source), _adjacent(source)
+    unit = gcd(size, source.alignment())
+    if row is None:
+        side_by_side = source.shape[-1] == 1 or source.strides[-1] == size
+        return Config(size, len(axes), "chunks" if side_by_side else "elements", unit)
     rows = axes[-1].extent
-    if axes[-1].source != size or unit != size:
-        return Config(size, len(axes), "elements", unit)
     most = CHUNK if rows * size <= _WIDE_ROWS else 4
-    width = gcd(rows, most // size, _alignment(source, without=size) // size)
+    width = gcd(rows, most // size, source.alignment(but=row) // size)
     lanes = min(32, 1 << (rows // width - 1).bit_length())
     return Config(size, len(axes), "tile", unit, width, lanes)
 
 
-def parameters(
-    config: Config, *, source: ArrayView, packed: ArrayView
-) -> dict[str, int | float]:
+def parameters(config: Config, *, source: ArrayView, packed: ArrayView) -> dict[str, int | float]:
     """The parameter block of a launch, by field name: `packed` as `packed_strides` has it.
 
     Raises ValueError where `config` is for another array, or there are too many chunks.
