@@ -82,11 +82,17 @@ def worth_packing(problem: Problem, nbytes: int, passes: int, arch: Architecture
 
 
 def is_packed(
-    problem: Problem, pair_bias: ArrayView, pack: bool | None, passes: int, arch: Architecture
+    problem: Problem,
+    pair_bias: ArrayView | None,
+    pack: bool | None,
+    passes: int,
+    arch: Architecture,
 ) -> bool:
     """Whether the pair bias of `problem` is packed: always what no kernel can read, else as the
     caller says, else where it pays.
     """
+    if pair_bias is None:
+        return False
     if problem.pair_alignment == 0:
         return True
     if pack is not None:
@@ -109,7 +115,7 @@ def pack_biases(
     if mask_bias is not None and mask_bias.alignment() % mask_bias.dtype.itemsize:
         _pack(builder, "mask_bias")
     arch = architecture_of(builder.plan.place)
-    if pair_bias is not None and is_packed(problem, pair_bias, pack, passes, arch):
+    if is_packed(problem, pair_bias, pack, passes, arch):
         _pack(builder, "pair_bias")
         return replace(problem, pair_alignment=ROW_ALIGNMENT)
     return problem

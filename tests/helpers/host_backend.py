@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from backends import DeviceFacts, Inputs
+from backends import DeviceFacts, Inputs, heads_side_by_side
 
 
 class HostBackend:
@@ -28,6 +28,9 @@ class HostBackend:
 
     def normal(self, shape, dtype, seed):
         return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+    def head_last(self, pair_bias):
+        return heads_side_by_side(pair_bias)
 
     def part(self, array, index):
         return array[index].astype(np.float64)

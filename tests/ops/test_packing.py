@@ -160,7 +160,7 @@ def test_gradients_on_every_variant(arch: str, dtype: str) -> None:
 @pytest.mark.kernel
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_the_caller_says_so(backward: bool) -> None:
-    """Rows of 45 keys, two bytes off multiples of 16, stay in place, but for who has them packed."""
+    """Rows of 45 keys, two bytes off multiples of 16, stay in place unless the call says not."""
     inputs = backward_inputs(BACKWARD)
     call = arrays(inputs)
     if not backward:
