@@ -17,7 +17,7 @@ typedef struct evoformer_forward_params {
     const void *k;         /* [B, N, Lk, H, D], likewise */
     const void *v;         /* [B, N, Lk, H, D], likewise */
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
-    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, keys contiguous; likewise */
+    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, keys contiguous, as pack_sm70 makes any other; likewise */
     void *out;             /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;            /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
 
