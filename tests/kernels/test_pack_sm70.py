@@ -2,15 +2,18 @@
 bytes.
 """
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from blocks.harness import assert_no_conflicts, check_all, empty, on_cpu, run
 from helpers.guarded import DTYPES, Strided, assert_same_bytes, lay_out
+from helpers.ledgers import opcodes
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView, view
@@ -18,6 +21,7 @@ from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import pack_sm70 as pack
 from cuevo.sim import SimExecutor
+from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
@@ -182,6 +186,34 @@ def test_strides_beyond_32_bits() -> None:
     grid = config.grid(int(values["parts"]))
     kernel.launch(grid, (config.threads, 1, 1), 0, block, buffers=[seen, view(result)])
     np.testing.assert_array_equal(result[:, :9], x)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("config", "counts"),
+    [
+        (pack.Config(2, 2, "tile", 2, 4, 1), {"LDG": 4, "STS": 8, "LDS": 2, "STG": 2}),
+        (pack.Config(2, 2, "tile", 2, 2, 32), {"LDG": 16, "STS": 4, "LDS": 4, "STG": 4}),
+        (pack.Config(2, 1, "chunks", 2), {"LDG": 20, "STS": 0, "LDS": 0, "STG": 2}),
+        (pack.Config(4, 1, "elements", 2), {"LDG": 16, "STS": 0, "LDS": 0, "STG": 2}),
+    ],
+    ids=lambda x: getattr(x, "reads", ""),
+)
+def test_the_ledger(config: pack.Config, counts: dict[str, int], tmp_path: Path) -> None:
+    """The machine code has the accesses to memory that the head of the text says."""
+    kernel = render(pack.NAME, pack.values(config))
+    (ledger,) = re.findall(r"^// Ledger.*?: (.*)$", kernel.text, re.MULTILINE)
+    found = opcodes(assemble(kernel, "sm_90", cache=None).code, tmp_path)
+    each = {
+        name: sum(count for code, count in found.items() if code.startswith(name))
+        for name in counts
+    }
+    assert each == counts
+    times = 1 if config.reads == "tile" else config.accesses
+    loads = sum(map(int, re.findall(r"(\d+) (?:loads )?of [0-9]+ bytes", ledger)))
+    assert loads * times == counts["LDG"]
+    (stores,) = re.findall(r"(\d+) (?:ld.shared and )?st.global", ledger)
+    assert int(stores) * times == counts["STG"]
 
 
 # -- The host half ---------------------------------------------------------------------------------
