@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import attention_cases, backward_cases
-from helpers.attention_cases import Case
+from helpers.attention_cases import Case, relaid
 from helpers.backward_calls import named
 from helpers.backward_cases import BackwardCase
 from helpers.device_calls import moved
 from helpers.executors import Idle, Recorder
-from helpers.guarded import GUARD, POISON, Strided, assert_same_bytes, bytes_around, lay_out
+from helpers.guarded import GUARD, POISON, Strided, assert_same_bytes, bytes_around
 
 import cuevo
 from cuevo.architectures import architecture
@@ -47,13 +47,6 @@ DOUTS: dict[str, dict[str, Any]] = {
 }
 VARIANTS = [("sm_90", "bf16"), ("sm_75", "f16"), ("sm_70", "f16")]
 """Architectures of the other kernels, and a type that they have."""
-
-
-def relaid(x: Strided, **layout: Any) -> Strided:
-    """The values in another layout."""
-    found = lay_out(x.array.shape, x.array.dtype, **layout)
-    attention_cases.store(found.array, x.array)
-    return found
 
 
 def forward_inputs(case: Case, **layouts: dict[str, Any]) -> dict[str, Strided]:
