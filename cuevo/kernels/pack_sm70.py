@@ -239,6 +239,8 @@ def parameters(config: Config, *, source: ArrayView, packed: ArrayView) -> dict[
         row_parts = ceil(rows / tile.rows)
         column_parts = ceil(columns * size / tile.row_bytes)
     parts = prod(axis.extent for axis in axes[:-1]) * row_parts * column_parts
+    if columns * size >= 2**31:
+        raise ValueError(f"source: rows of {columns * size} bytes; fewer than 2^31 are legal")
     if parts > _MOST_PARTS:
         raise ValueError(f"source: {parts} chunks of 16 bytes; {_MOST_PARTS} are the most")
     found: dict[str, int | float] = {

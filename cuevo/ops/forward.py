@@ -67,8 +67,8 @@ def attention(
     pack : whether the pair bias is copied to rows that begin at multiples of 16 bytes before it is
         read. None: where the kernels save more time than the copy takes, and where they cannot read
         it as it is, which False does not change.
-    workspace : memory for that copy, an array of at least `attention_workspace` bytes that starts
-        at a multiple of 256; by default taken from the stream's memory pool, and given back.
+    workspace : memory for copies of biases, an array of at least `attention_workspace` bytes that
+        starts at a multiple of 256; by default taken from the stream's memory pool, and given back.
     device : where to run; see `cuevo.executors.executor_for`. None: where the arrays are; host
         arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
         "cuda:0" force it.

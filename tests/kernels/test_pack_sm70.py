@@ -301,6 +301,9 @@ def test_what_is_for_another_array_is_refused() -> None:
     with pytest.raises(ValueError, match="packed: has to begin at a multiple of 16 bytes"):
         moved = replace(packed, pointer=2**20 + 8)
         pack.parameters(pack.choose(source), source=source, packed=moved)
+    long = replace(source, shape=(2, 2**30), strides=(2**31, 2))
+    with pytest.raises(ValueError, match=r"source: rows of 2147483648 bytes; fewer than 2\^31 are"):
+        pack.parameters(pack.choose(long), source=long, packed=packed)
     large = replace(source, shape=(2**30, 17), strides=(34, 2))
     with pytest.raises(ValueError, match="source: 3221225472 chunks of 16 bytes; 2147479552 are"):
         pack.parameters(pack.choose(large), source=large, packed=packed)

@@ -12,7 +12,7 @@ from helpers import attention_cases, backward_cases
 from helpers.attention_cases import Case, relaid
 from helpers.backward_calls import named
 from helpers.backward_cases import BackwardCase
-from helpers.device_calls import moved
+from helpers.device_calls import moved, overwrite
 from helpers.executors import Idle, Recorder
 from helpers.guarded import GUARD, POISON, Strided, assert_same_bytes, bytes_around
 
@@ -20,6 +20,7 @@ import cuevo
 from cuevo.architectures import architecture
 from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels.forward import Problem
+from cuevo.ops import packing
 from cuevo.ops.packing import worth_packing
 
 PACK = "pack_sm70"
@@ -170,6 +171,22 @@ def test_the_caller_says_so(backward: bool) -> None:
             assert_same_bytes(BACKWARD, "results", x, y)
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_the_rule_decides_where_the_caller_does_not(
+    backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "PACK_LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(packing, "PACK_BYTES_PER_SECOND", np.inf)
+    place = Recorder()
+    if backward:
+        check_backward(BACKWARD, backward_inputs(BACKWARD), place)
+        assert place.names[:2] == [PACK, "attention_delta_sm70"]
+    else:
+        check_forward(FORWARD, forward_inputs(FORWARD), place)
+        assert place.names[:2] == [PACK, "evoformer_forward_sm80"]
+
+
 @pytest.mark.unit
 def test_what_is_no_choice() -> None:
     call = arrays(forward_inputs(FORWARD))
@@ -249,14 +266,18 @@ def test_douts_on_a_device(executor: DriverExecutor, layout: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("pair", ["heads last", "odd rows"])
-def test_a_captured_graph_packs_anew(executor: DriverExecutor, pair: str) -> None:
-    """With a workspace of its own: each replay reads the bias that is there then."""
-    layout = HEADS_LAST if pair == "heads last" else {}
-    call = arrays(forward_inputs(FORWARD, pair_bias=layout))
+@pytest.mark.parametrize("order", [(0, 1, 3, 4, 2), (0, 1, 2, 3, 4)], ids=["heads last", "packed"])
+def test_a_captured_graph_packs_what_is_there(
+    executor: DriverExecutor, order: tuple[int, ...]
+) -> None:
+    """In a workspace of its own, anew with each replay."""
+    inputs = forward_inputs(FORWARD, pair_bias=dict(order=order))
+    call = arrays(inputs)
     copies = moved(call, executor)
-    expected = cuevo.attention(**copies, pack=True).to_numpy()
     graph = executor.capture(lambda stream: cuevo.attention(**copies, pack=True, stream=stream))
-    for _ in range(2):
+    for sign in (1, -1):
+        pair_bias = sign * call["pair_bias"]
+        overwrite(copies["pair_bias"], pair_bias.transpose(order), executor)
         graph.launch()
+        expected = cuevo.attention(**call | {"pair_bias": pair_bias}, pack=True, device="cuda:0")
         assert_same_bytes(FORWARD, "out", graph.result.to_numpy(), expected)
