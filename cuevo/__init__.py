@@ -3,13 +3,20 @@ on a CPU executor.
 """
 
 from cuevo.arrays import array_from_pointer
-from cuevo.ops import attention, attention_backward, attention_backward_workspace, gemm
+from cuevo.ops import (
+    attention,
+    attention_backward,
+    attention_backward_workspace,
+    attention_workspace,
+    gemm,
+)
 
 __all__ = [
     "array_from_pointer",
     "attention",
     "attention_backward",
     "attention_backward_workspace",
+    "attention_workspace",
     "gemm",
 ]
 

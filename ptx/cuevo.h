@@ -17,7 +17,7 @@ typedef struct evoformer_forward_params {
     const void *k;         /* [B, N, Lk, H, D], likewise */
     const void *v;         /* [B, N, Lk, H, D], likewise */
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
-    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, keys contiguous; likewise */
+    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, keys contiguous, as pack_sm70 makes any other; likewise */
     void *out;             /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;            /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
 
@@ -218,6 +218,43 @@ typedef struct key_bias_params {
 } key_bias_params;
 
 void key_bias_sm70(const key_bias_params params);
+
+/* packed = source, its bits unchanged: columns side by side, in rows that begin at multiples of 16 bytes, zeros behind their ends. */
+typedef struct pack_params {
+    const void *source; /* [outer, middle, inner, row, column], elements of 1, 2 or 4 bytes, at any address */
+    void *packed;       /* the same extents, rows of whole chunks of 16 bytes */
+
+    int64_t source_stride_outer;
+    int64_t source_stride_middle;
+    int64_t source_stride_inner;
+    int64_t source_stride_row;
+    int64_t source_stride_column;
+    int64_t packed_stride_outer;
+    int64_t packed_stride_middle;
+    int64_t packed_stride_inner;
+    int64_t packed_stride_row;
+
+    uint32_t middles;      /* extents */
+    uint32_t inners;
+    uint32_t rows;
+    uint32_t columns;      /* fewer than 2^31 bytes */
+    uint32_t row_chunks;   /* 16-byte chunks of a packed row */
+    uint32_t row_parts;    /* rows, or tiles of rows */
+    uint32_t column_parts; /* of a row: chunks, or tiles of columns */
+    uint32_t parts;        /* outer * middle * inner * row_parts * column_parts, below 2^31 */
+
+    /* Multipliers and shifts that divide by middles, inners, row_parts and column_parts (lib/divide.ptx). */
+    uint32_t middles_magic;
+    uint32_t middles_shift;
+    uint32_t inners_magic;
+    uint32_t inners_shift;
+    uint32_t row_parts_magic;
+    uint32_t row_parts_shift;
+    uint32_t column_parts_magic;
+    uint32_t column_parts_shift;
+} pack_params;
+
+void pack_sm70(const pack_params params);
 
 /* sums = partials summed over their terms, one after the other. */
 typedef struct partial_sums_params {

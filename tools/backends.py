@@ -32,6 +32,8 @@ class Inputs:
     mask_bias: Any  # [1, N, 1, 1, L], 0 or MASK_VALUE
     pair_bias: Any  # [1, 1, H, L, L]
     dout: Any = None  # as q; in backward
+    pack: bool | None = None
+    """What cuevo is told about packing the pair bias."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ class Backend(Clock, Protocol):
 
     def normal(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
         """A normally distributed array; `dtype` is "bf16", "fp16" or "fp32"."""
+
+    def head_last(self, pair_bias: Any) -> Any:
+        """The bias again, [1, 1, H, L, L], as a linear layer makes it: heads side by side."""
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         """`array[0, rows, queries]` on the host, in float64."""
@@ -129,6 +134,9 @@ class TorchBackend:
         kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
         generator = torch.Generator(device="cuda").manual_seed(seed)
         return torch.randn(shape, device="cuda", dtype=kind, generator=generator)
+
+    def head_last(self, pair_bias: Any) -> Any:
+        return pair_bias.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
 
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         return self.part(array, (0, rows, queries))
@@ -217,13 +225,18 @@ class DriverBackend:
     def slices(self, array: Any, rows: slice, queries: slice) -> np.ndarray:
         return self.part(array, (0, rows, queries))
 
-    def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
+    def head_last(self, pair_bias: Any) -> Any:
+        return self._upload(heads_side_by_side(self._fetch(pair_bias)))
+
+    def _fetch(self, array: Any) -> np.ndarray:
         from cuevo.arrays import view
         from cuevo.arrays.device_array import copy_to_host
         from cuevo.cuda.stream import resolve_stream
 
-        host = copy_to_host(view(array), resolve_stream())
-        return np.asarray(host[index].astype(np.float64))
+        return copy_to_host(view(array), resolve_stream())
+
+    def part(self, array: Any, index: tuple[Any, ...]) -> np.ndarray:
+        return np.asarray(self._fetch(array)[index].astype(np.float64))
 
     def peak_bytes(self, call: Callable[[], Any]) -> int | None:
         return pool_peak_bytes(0, call, self.synchronize)
@@ -249,6 +262,11 @@ class DriverBackend:
 
     def release(self) -> None:
         """Buffers are freed with their owners."""
+
+
+def heads_side_by_side(pair_bias: np.ndarray) -> np.ndarray:
+    """The same array [1, 1, H, L, L] with its heads next to each other in memory."""
+    return np.ascontiguousarray(pair_bias.transpose(0, 1, 3, 4, 2)).transpose(0, 1, 4, 2, 3)
 
 
 def read_facts(ordinal: int) -> DeviceFacts:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
+from packing import packed_problem
 from peers import Call, Contender, Loader, arguments_of, heads_first, heads_last
 from workloads import BIASES, QUICK_BACKWARD, Workload
 
@@ -58,7 +59,8 @@ def cuevo_backward(changes: Mapping[str, Any]) -> list[Contender]:
 def _call(inputs: Inputs, **options: Any) -> Call:
     import cuevo
 
-    return partial(cuevo.attention_backward, *_operands(inputs), **_biases(inputs), **options)
+    operands, biases = _operands(inputs), _biases(inputs)
+    return partial(cuevo.attention_backward, *operands, **biases, pack=inputs.pack, **options)
 
 
 def _operands(inputs: Inputs) -> tuple[Any, ...]:
@@ -83,13 +85,12 @@ def _chosen_configurations(
     from cuevo.arrays import view
     from cuevo.executors import executor_for
     from cuevo.kernels.backward import Problem
-    from cuevo.ops.attention_problem import state_problem
     from cuevo.ops.backward import VARIANTS
     from cuevo.ops.dispatch import choose, load
 
     views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
     place = executor_for(None, list(views.values()))
-    problem = asdict(state_problem(**views))
+    problem = asdict(packed_problem(views, inputs.pack, 2, place))
     words = []
     for wanted in (
         Problem(**problem, side="queries", sums=gradients != "none"),
@@ -111,7 +112,8 @@ def memory(backend: Backend, inputs: Inputs, workload: Workload) -> dict[str, in
     import cuevo
 
     operands = _operands(inputs)
-    call = partial(cuevo.attention_backward, *operands, **_biases(inputs))
+    options = {**_biases(inputs), "pack": inputs.pack}
+    call = partial(cuevo.attention_backward, *operands, **options)
     call()
     pair = workload.heads * workload.length * workload.length
     mask = workload.rows * workload.length
@@ -119,7 +121,7 @@ def memory(backend: Backend, inputs: Inputs, workload: Workload) -> dict[str, in
     lse = 4 * workload.rows * workload.heads * workload.length
     sums = 4 * (mask + pair)
     return {
-        "workspace": cuevo.attention_backward_workspace(*operands, **_biases(inputs)),
+        "workspace": cuevo.attention_backward_workspace(*operands, **options),
         "peak": backend.peak_bytes(call),
         "results": 3 * q + 2 * (mask + pair),
         "q": q,

@@ -15,6 +15,8 @@ A workload is N,H,L,D: rows, heads, residues, head dim, with one batch. Read the
     ex2         exponentials over what the device could do at its nominal clock
     error       norm of the difference to float64 over the norm, on a few rows
     host us     host time of a repeated call
+    packing     that of the launch alone that packs the pair bias, where it is packed, which the
+                times of calls with it contain; --pair-layout head-last has it packed always
     x both ...  how many times as long as cuevo with both biases, the pair bias, none
 
 In backward, cuevo has both biases, and `bias grads` says which of their gradients are computed; the
@@ -41,7 +43,7 @@ from backends import Backend, open_backend
 from checks import Expected, relative_errors
 from checks import relative_error as relative_error
 from checks import spread as spread
-from directions import DIRECTIONS, FORWARD_PASS, Direction
+from directions import DIRECTIONS, FORWARD_PASS, PAIR_LAYOUTS, Direction, with_pair_bias
 from machine import ClockReading, circumstances
 from measure import (
     Entrant,
@@ -53,12 +55,15 @@ from measure import (
     time_interleaved,
     warm_up,
 )
+from packing import packing_call
 from peers import Contender, first_line, import_peers
 from report import Result, print_head, print_table, progress
 from workloads import BIASES, Workload, input_sets, select
 
 REPEATS = 100
 QUICK_REPEATS = 20
+PACKING = "packing"
+PACKS = {"auto": None, "always": True, "never": False}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -94,6 +99,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE,...",
         help="also measure cuevo with these changes of the configuration that it chooses",
     )
+    add(
+        "--pair-layout",
+        choices=PAIR_LAYOUTS,
+        default="contiguous",
+        help="of the pair bias in memory; head-last as a linear layer makes it",
+    )
+    add("--pack", choices=list(PACKS), default="auto", help="whether cuevo packs the pair bias")
     add("--json", type=Path, metavar="PATH", help="also write everything to a file")
     return parser
 
@@ -101,7 +113,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
-    direction = DIRECTIONS[arguments.direction]
+    direction = with_pair_bias(
+        DIRECTIONS[arguments.direction], arguments.pair_layout, PACKS[arguments.pack]
+    )
     try:
         if arguments.quick and not arguments.workload:
             workloads = list(direction.quick)
@@ -128,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "device": {**asdict(backend.facts), "backend": backend.name},
         "direction": direction.name,
         "dtype": arguments.dtype,
+        "pair_layout": arguments.pair_layout,
+        "pack": arguments.pack,
         "repeats": repeats,
         "absent": absent,
         "workloads": [],
@@ -201,6 +217,10 @@ def measure_workload(
             reasons[contender.key] = first_line(error)
             continue
         entrants[contender.key] = entrant
+    packing = [packing_call(inputs, direction.passes) for inputs in sets]
+    if all(packing) and any(contender.is_cuevo for contender in contenders):
+        entrants[PACKING] = Entrant([each[0] for each in packing if each])
+        warm_up(entrants[PACKING], backend)
     progress(f"{workload}: timing")
     readings: list[ClockReading] = []
     times = time_interleaved(
@@ -209,6 +229,7 @@ def measure_workload(
     hosts = {
         key: host_microseconds(entrant, backend, burst_length(times[key].median))
         for key, entrant in entrants.items()
+        if key != PACKING
     }
     progress("")
     results = []
@@ -229,7 +250,12 @@ def measure_workload(
             if key in times
             else entry
         )
-    facts = {"input_sets": count, "under_load": readings[0].result() if readings else {}}
+    facts: dict[str, Any] = {
+        "input_sets": count,
+        "under_load": readings[0].result() if readings else {},
+    }
+    if PACKING in times and packing[0]:
+        facts["packing"] = {"milliseconds": times[PACKING].median, "bytes": packing[0][1]}
     if direction.memory and any(result.is_cuevo for result in results):
         try:
             facts["memory"] = dict(direction.memory(backend, sets[0], workload))

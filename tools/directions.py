@@ -34,6 +34,8 @@ class Direction:
     """Contenders from `configurations`."""
     loaders: Callable[[Collection[Workload]], Sequence[tuple[str, Loader]]]
     """Contenders of the peers; given the workloads that were asked for by name."""
+    passes: int = 1
+    """Kernels that read the pair bias."""
     memory: Callable[[Backend, Inputs, Workload], Mapping[str, int | None]] | None = None
     """A line about device memory."""
 
@@ -74,6 +76,20 @@ def _backward_configurations(texts: Sequence[str]) -> dict[str, Any]:
     return {"": None, **{text: read(text) for text in texts}}
 
 
+def with_pair_bias(direction: Direction, layout: str, pack: bool | None) -> Direction:
+    """The pass with the pair bias in a layout of `PAIR_LAYOUTS`, packed by cuevo or not."""
+
+    def inputs(backend: Backend, workload: Workload, dtype: str, seed: int) -> Inputs:
+        made = direction.inputs(backend, workload, dtype, seed)
+        if layout == "head-last":
+            made = replace(made, pair_bias=backend.head_last(made.pair_bias))
+        return replace(made, pack=pack)
+
+    return replace(direction, inputs=inputs)
+
+
+PAIR_LAYOUTS = ("contiguous", "head-last")
+
 FORWARD_PASS = Direction(
     "forward",
     FORWARD,
@@ -98,6 +114,7 @@ BACKWARD_PASS = Direction(
     configurations=_backward_configurations,
     cuevo=backward_peers.cuevo_backward,
     loaders=backward_peers.backward_peers,
+    passes=2,
     memory=backward_peers.memory,
 )
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from backends import Inputs
+from packing import packed_problem
 from workloads import BIASES, Workload, key_of
 
 Call = Callable[[], Any]
@@ -75,7 +76,8 @@ def cuevo_contenders(changes: Mapping[str, Any]) -> list[Contender]:
     import cuevo
 
     def prepare(biases: str, config: Any, inputs: Inputs) -> Call:
-        return partial(cuevo.attention, **arguments_of(inputs, biases), config=config)
+        arguments = arguments_of(inputs, biases)
+        return partial(cuevo.attention, **arguments, pack=inputs.pack, config=config)
 
     return [
         Contender(
@@ -103,11 +105,11 @@ def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     from cuevo.arrays import view
     from cuevo.executors.placement import architecture_of, executor_for
     from cuevo.kernels import evoformer_forward_sm80 as kernel
-    from cuevo.ops.attention_problem import state_problem
 
     views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
     place = executor_for(None, list(views.values()))
-    chosen = kernel.choose(state_problem(**views), architecture_of(place))
+    problem = packed_problem(views, inputs.pack, 1, place)
+    chosen = kernel.choose(problem, architecture_of(place))
     values = asdict(replace(chosen, **changes) if changes else chosen)
     return " ".join(f"{name}={value}" for name, value in values.items())
 

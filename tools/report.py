@@ -78,6 +78,9 @@ def print_table(workload: Workload, results: Sequence[Result], facts: dict[str, 
     print(f"   {load['clocks.sm']}, {load['power.draw']} under load" if load else "")
     if "memory" in facts:
         print(memory_line(facts["memory"]))
+    if "packing" in facts:
+        taken, moved = facts["packing"]["milliseconds"], facts["packing"]["bytes"]
+        print(f"packing of the pair bias: {taken * 1e3:.1f} us for {moved / 1e6:.1f} MB")
     print()
     backward = any(entry.gradients for entry in results)
     words = ("contender", "biases", *(["bias grads"] if backward else []))

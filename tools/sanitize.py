@@ -61,6 +61,8 @@ class Case:
     config: dict[str, object] = field(default_factory=dict)
     dead: bool = False
     """The first keys, and every key of the first row, are masked out by -inf."""
+    heads_last: bool = False
+    """The heads of the pair bias lie side by side, so that it is packed."""
 
 
 CASES = (
@@ -77,6 +79,8 @@ CASES = (
     Case((1, 1, 50, 100, 2, 64)),
     Case((1, 1, 70, 100, 1, 72)),
     Case((1, 1, 70, 100, 1, 128)),
+    Case((1, 2, 50, 101, 4, 32), heads_last=True),
+    Case((1, 2, 50, 101, 3, 32), pair="float32", heads_last=True),
     Case(
         (1, 4, 130, 200, 1, 32), config={"block_rows": 3, "block_keys": 64, "q_in_registers": True}
     ),
@@ -115,6 +119,7 @@ BACKWARD = (
     Backward((1, 2, 70, 100, 1, 128), dead=True),
     Backward((1, 2, 50, 100, 1, 32), grads=("k", "mask_bias")),
     Backward((1, 2, 50, 100, 1, 32), grads=("v",)),
+    Backward((1, 2, 50, 101, 4, 32), heads_last=True),
     Backward((1, 17, 50, 100, 1, 16), grads=("pair_bias",)),
     # Rows N summed by groups of one warp's rows, of two warps and of four, some rows a warp.
     Backward((1, 7, 50, 100, 1, 32), config={"queries": _ROWS | {"block_rows": 1}}),
@@ -270,6 +275,8 @@ def operands(
             mask[:, 0] = out_of
     if case.pair is not None:
         pair = rng.standard_normal((batch, 1, heads, queries, keys)).astype(types[case.pair])
+        if case.heads_last:
+            pair = np.moveaxis(np.moveaxis(pair, 2, -1).copy(), -1, 2)
     return made | {"mask_bias": mask, "pair_bias": pair}
 
 

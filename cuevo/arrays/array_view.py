@@ -62,6 +62,17 @@ class ArrayView:
                 high += (length - 1) * stride
         return low, high + self.dtype.itemsize
 
+    def alignment(self, *, but: int | None = None) -> int:
+        """Largest power of two, 16 at most, that divides the address and the strides of all axes of
+        more than one position, `but` that axis.
+
+        >>> packed((4, 6), np.dtype(np.float16)).alignment(but=1)
+        4
+        """
+        axes = enumerate(zip(self.shape, self.strides, strict=True))
+        steps = (stride for i, (extent, stride) in axes if extent > 1 and i != but)
+        return math.gcd(16, self.pointer, *steps)
+
 
 @lru_cache(maxsize=1024)
 def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

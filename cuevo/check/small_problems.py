@@ -199,6 +199,31 @@ def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.G
     return {"sums": (sums, partials.astype(np.float64).sum(axis=1))}
 
 
+def _pack(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+    rows = padded(config.tile.rows + _UNALIGNED, config.width) if config.reads == "tile" else 7
+    columns = 2 * config.tile.step_columns + _UNALIGNED
+    # Room for more along each axis than is packed, so that no two of them are as good as one.
+    shape = (*(3,) * (config.axes - 1), padded(rows + 1, 16), padded(columns + 1, 16))
+    room = np.empty(shape, TYPES[{1: "bool", 2: "f16", 4: "f32"}[config.size]])
+    if config.reads == "tile":
+        room = room.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+    elif config.reads == "elements":
+        room = np.repeat(room, 2, axis=-1)[..., ::2]
+    room[...] = _normal(rng, shape, "f32") > 0 if config.size == 1 else _normal(rng, shape, "f32")
+    source = room[*(slice(2),) * (config.axes - 1), :rows, :columns]
+    memory = np.zeros(module.packed_memory(view(source)), source.dtype)
+    strides = module.packed_strides(view(source))
+    views = {
+        "source": view(source),
+        "packed": replace(view(memory), shape=source.shape, strides=strides),
+    }
+    values = module.parameters(config, **views)
+    grid = config.grid(int(values["parts"]))
+    _launch(module, config, place, grid, values, (views["source"], view(memory)))
+    wide = memory[..., :columns].astype(np.float32)
+    return {"packed": (wide, source.astype(np.float64))}
+
+
 _Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
 _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
     {
@@ -207,6 +232,7 @@ _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
         "evoformer_forward": _forward,
         "gemm": _gemm,
         "key_bias": _key_bias,
+        "pack": _pack,
         "partial_sums": _partial_sums,
     }
 )

@@ -19,6 +19,7 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
+    pack_sm70,
     partial_sums_sm70,
 )
 
@@ -36,6 +37,7 @@ _REGISTRY = MappingProxyType(
             evoformer_backward_sm70,
             attention_delta_sm70,
             key_bias_sm70,
+            pack_sm70,
             partial_sums_sm70,
             gemm_sm90a,
             gemm_sm80,

@@ -32,7 +32,9 @@ class Problem:
     pair: str = "none"
     """Type of pair_bias: "none", "f16", "bf16" or "f32"."""
     pair_alignment: int = 16
-    """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2."""
+    """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2; 0 where no kernel reads them
+    as they are.
+    """
 
 
 class Tiling(Protocol):

@@ -10,12 +10,12 @@ import numpy as np
 
 from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
 from cuevo.kernels.forward import Problem
+from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
 __all__ = ["check_backward", "check_scale", "state_problem"]
 
 _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
-_ROW_ALIGNMENT = 16
 _MOST_POSITIONS = 2**28
 """Queries or keys: their bytes are counted in 32 bits within a row."""
 
@@ -77,7 +77,7 @@ def state_problem(
         dtype=_TYPES[q.dtype],
         mask="none" if mask_bias is None else _mask_type(mask_bias, q),
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
-        pair_alignment=16 if pair_bias is None else _pair_alignment(pair_bias),
+        pair_alignment=16 if pair_bias is None else row_alignment(pair_bias),
     )
 
 
@@ -93,8 +93,8 @@ def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView
     for name, operand in (("dout", dout), ("out", out)):
         if operand.dtype != q.dtype:
             raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
-        if 0 not in operand.shape:
-            _check_rows(name, operand)
+    if 0 not in out.shape:
+        _check_rows("out", out)
 
 
 def check_lse(lse: ArrayView, q: ArrayView) -> None:
@@ -153,13 +153,6 @@ def _mask_type(mask_bias: ArrayView, q: ArrayView) -> str:
         raise TypeError(
             f"mask_bias: expected {q.dtype}, the type of q, float32 or bool; got {mask_bias.dtype}"
         )
-    size = mask_bias.dtype.itemsize
-    axes = zip(mask_bias.shape, mask_bias.strides, strict=True)
-    if any(
-        step % size
-        for step in (mask_bias.pointer, *(stride for extent, stride in axes if extent > 1))
-    ):
-        raise ValueError(f"mask_bias: its elements must be aligned to their {size} bytes")
     return _BIAS_TYPES[mask_bias.dtype]
 
 
@@ -171,15 +164,15 @@ def _check_rows(name: str, x: ArrayView) -> None:
             "bytes, since a row is copied "
             f"by 16 bytes; its stride is {x.strides[-1]}"
         )
-    if x.pointer % _ROW_ALIGNMENT:
+    if x.pointer % ROW_ALIGNMENT:
         raise ValueError(
-            f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; its "
+            f"{name}: its rows must start at multiples of {ROW_ALIGNMENT} bytes; its "
             f"address is {x.pointer:#x}"
         )
     for axis, extent, stride in zip(_AXES[name][:-1], x.shape, x.strides, strict=False):
-        if extent > 1 and stride % _ROW_ALIGNMENT:
+        if extent > 1 and stride % ROW_ALIGNMENT:
             raise ValueError(
-                f"{name}: its rows must start at multiples of {_ROW_ALIGNMENT} bytes; "
+                f"{name}: its rows must start at multiples of {ROW_ALIGNMENT} bytes; "
                 f"the stride of axis {axis} is {stride} bytes"
             )
 
@@ -192,23 +185,3 @@ def _check_writable(out: ArrayView) -> None:
     for axis, extent, stride in zip(_AXES["out"], out.shape, out.strides, strict=True):
         if extent > 1 and stride == 0:
             raise ValueError(f"out: the stride of axis {axis} is 0, so that its elements overlap")
-
-
-def _pair_alignment(pair_bias: ArrayView) -> int:
-    if 0 in pair_bias.shape:
-        return _ROW_ALIGNMENT
-    itemsize = pair_bias.dtype.itemsize
-    if pair_bias.shape[-1] > 1 and pair_bias.strides[-1] != itemsize:
-        raise ValueError(
-            f"pair_bias: its last axis, Lk, must be contiguous, a stride of {itemsize} "
-            "bytes, since a row is copied "
-            f"by vectors; its stride is {pair_bias.strides[-1]}"
-        )
-    alignment = _ROW_ALIGNMENT
-    rows = zip(pair_bias.shape[:-1], pair_bias.strides[:-1], strict=True)
-    for step in (pair_bias.pointer, *(stride for extent, stride in rows if extent > 1)):
-        while step % alignment:
-            alignment //= 2
-    if alignment < itemsize:
-        raise ValueError(f"pair_bias: its elements must be aligned to their {itemsize} bytes")
-    return alignment

@@ -30,6 +30,7 @@ def attention_backward(
     scale: float | None = None,
     grads: Iterable[str] = GRADS,
     bias_grad_dtype: Any = None,
+    pack: bool | None = None,
     workspace: Any = None,
     results: Sequence[Any] | None = None,
     device: object = None,
@@ -38,12 +39,13 @@ def attention_backward(
 ) -> tuple[Any, ...]:
     """``dq, dk, dv, dmask_bias, dpair_bias`` of `cuevo.attention`, from the gradient of its result.
 
-    dout : [B, N, Lq, H, D], type of q: the gradient of `out`; strides as those of q.
+    dout : [B, N, Lq, H, D], type of q: the gradient of `out`; any strides, also zero.
     q, k, v, mask_bias, pair_bias, scale : as the forward pass had them.
     out, lse : its results, [B, N, Lq, H, D] and, contiguous, [B, N, H, Lq] float32.
     grads : which gradients are wanted, names of `GRADS`; nothing else is computed, and None stands
         in the place of the others, as of a bias that is absent or bool.
     bias_grad_dtype : type of the gradients of the biases, "float32"; None: that of the bias.
+    pack : as in `cuevo.attention`.
     workspace : memory for what lies between the kernels, an array of at least
         `attention_backward_workspace` bytes that starts at a multiple of 256; by default taken from
         the stream's memory pool, and given back.
@@ -72,7 +74,7 @@ def attention_backward(
     (1, 2, 16, 1, 8)
     """
     arrays = (dout, q, k, v, out, lse, mask_bias, pair_bias, *_targets(results))
-    options = (scale, _names(grads), bias_grad_dtype)
+    options = (scale, _names(grads), bias_grad_dtype, pack)
     return tuple(OPERATION.call(arrays, options, device, stream, config, workspace))
 
 
@@ -89,6 +91,7 @@ def attention_backward_workspace(
     scale: float | None = None,
     grads: Iterable[str] = GRADS,
     bias_grad_dtype: Any = None,
+    pack: bool | None = None,
     results: Sequence[Any] | None = None,
     device: object = None,
     config: Mapping[str, Settings] | None = None,
@@ -99,7 +102,7 @@ def attention_backward_workspace(
     The call itself finds the plan that this one has made where it has the same `results`.
     """
     arrays = (dout, q, k, v, out, lse, mask_bias, pair_bias, *_targets(results))
-    options = (scale, _names(grads), bias_grad_dtype)
+    options = (scale, _names(grads), bias_grad_dtype, pack)
     return OPERATION.plan_on_device(arrays, options, device, config).workspace_bytes
 
 

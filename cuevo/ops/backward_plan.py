@@ -1,9 +1,10 @@
 """The plan of a call for the gradients of Evoformer attention.
 
-It runs up to six kernels: the statistics of every query (`attention_delta_sm70`), the biases of
-keys (`key_bias_sm70`), the two sides of the scores (one of `VARIANTS` each), and the last sums of
-the gradients of the biases (`partial_sums_sm70`). The two sides do not need each other: a device
-has both at the same time, the queries' on a side stream.
+It runs up to six kernels, after copies of the operands that have to be packed (`packing`): the
+statistics of every query (`attention_delta_sm70`), the biases of keys (`key_bias_sm70`), the two
+sides of the scores (one of `VARIANTS` each), and the last sums of the gradients of the biases
+(`partial_sums_sm70`). The two sides do not need each other: a device has both at the same time, the
+queries' on a side stream.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from cuevo.kernels.backward import padded, stats_shape
 from cuevo.kernels.forward import Problem, scale_fields
 from cuevo.ops.attention_problem import check_backward, check_scale, state_problem
 from cuevo.ops.dispatch import KernelVariant, choose, load
+from cuevo.ops.packing import check_pack, pack_biases, pack_dout
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
 from cuevo.ops.results import check_result
 from cuevo.toolchain.template import render
@@ -66,6 +68,7 @@ def make_plan(
     scale: float | None,
     grads: tuple[str, ...],
     bias_grad_dtype: Any,
+    pack: bool | None,
     *,
     device: object,
     config: Mapping[str, Settings] | None,
@@ -79,6 +82,7 @@ def make_plan(
     check_backward(operands["dout"], operands["out"], operands["lse"], q)
     factor = check_scale(scale, problem.head_dim)
     sums_dtype = _check_bias_grad_dtype(bias_grad_dtype)
+    check_pack(pack)
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(
             f"config: expected a mapping of keys and queries; got {type(config).__name__}"
@@ -101,7 +105,7 @@ def make_plan(
             )
     plan = builder.plan
     if any(plan.results) and not plan.on_copies and 0 not in (*q.shape, problem.keys):
-        builder.add_launches()
+        builder.add_launches(pack)
     return plan
 
 
@@ -135,15 +139,18 @@ class _Builder(PlanBuilder):
         self.config = config
         self.arch = architecture_of(place)
 
-    def add_launches(self) -> None:
+    def add_launches(self, pack: bool | None) -> None:
         """All launches, in the order in which they run."""
-        p, wanted = self.problem, {x.slot for x in self.plan.results if x is not None}
+        wanted = {x.slot for x in self.plan.results if x is not None}
         dq, dk, dv, dmask_bias, dpair_bias = (self.slots[name] in wanted for name in RESULTS)
-        sides = [
-            self._side("queries", first=dq, second=False, sums=dpair_bias),
-            self._side("keys", first=dk, second=dv, sums=dmask_bias),
+        asked: list[dict[str, Any]] = [
+            dict(side="queries", first=dq, second=False, sums=dpair_bias),
+            dict(side="keys", first=dk, second=dv, sums=dmask_bias),
         ]
-        sides = [side for side in sides if side.first or side.second or side.sums]
+        asked = [each for each in asked if each["first"] or each["second"] or each["sums"]]
+        pack_dout(self)
+        p = self.problem = pack_biases(self, self.problem, pack, passes=len(asked))
+        sides = [Side(**vars(p), **each) for each in asked]
         chosen = [
             choose(VARIANTS, side, self.plan.place, self.config.get(side.side)) for side in sides
         ]
@@ -165,10 +172,6 @@ class _Builder(PlanBuilder):
             self._add_side(side, kernel, config, queue)
             if side.sums:
                 self._add_sums("mask_bias" if config.by_keys else "pair_bias", queue)
-
-    def _side(self, side: str, **wanted: Any) -> Side:
-        fields = {name: getattr(self.problem, name) for name in Problem.__dataclass_fields__}
-        return Side(**fields, side=side, **wanted)
 
     def _add_side(self, side: Side, kernel: _Variant, config: _Config, queue: list[Launch]) -> None:
         p, settings = self.problem, self.config.get(side.side)

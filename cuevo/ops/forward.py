@@ -13,9 +13,10 @@ from cuevo.kernels.forward import Problem, parameters
 from cuevo.ops.attention_problem import check_lse, check_scale, state_problem
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
+from cuevo.ops.packing import check_pack, pack_biases
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
 
-__all__ = ["OPERATION", "VARIANTS", "attention"]
+__all__ = ["OPERATION", "VARIANTS", "attention", "attention_workspace"]
 
 _OPERANDS = ("q", "k", "v", "mask_bias", "pair_bias")
 _RESULTS = ("out", "lse")
@@ -43,6 +44,8 @@ def attention(
     return_lse: bool = False,
     out: Any = None,
     lse: Any = None,
+    pack: bool | None = None,
+    workspace: Any = None,
     device: object = None,
     stream: object = None,
     config: _Config | Mapping[str, object] | None = None,
@@ -52,14 +55,20 @@ def attention(
     q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a
         multiple of 8 from 8 to 128. Any strides, zero too, as long as D is contiguous and every
         row starts at a multiple of 16 bytes: a [B, N, H, L, D] array comes as its transposed view.
-    mask_bias : [B, N, 1, 1, Lk], that type or float32; or bool, True = attend.
-    pair_bias : [B, 1, H, Lq, Lk], that type or float32, keys contiguous.
+    mask_bias : [B, N, 1, 1, Lk], that type or float32, any strides; or bool, True = attend.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32, any strides: a linear layer's [B, L, L, H]
+        comes as its transposed view.
     scale : factor of the scores, default ``1 / sqrt(D)``.
     return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural
         logarithm.
     out : array for the result, like q; by default a new one.
     lse : contiguous array for the log-sum-exps, which are then computed and, with `return_lse`,
         returned; by default a new one.
+    pack : whether the pair bias is copied to rows that begin at multiples of 16 bytes before it is
+        read. None: where the kernels save more time than the copy takes, and where they cannot read
+        it as it is, which False does not change.
+    workspace : memory for copies of biases, an array of at least `attention_workspace` bytes that
+        starts at a multiple of 256; by default taken from the stream's memory pool, and given back.
     device : where to run; see `cuevo.executors.executor_for`. None: where the arrays are; host
         arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
         "cuda:0" force it.
@@ -81,15 +90,46 @@ def attention(
     (1, 2, 16, 1, 8)
     """
     arrays = (q, k, v, mask_bias, pair_bias, out, lse)
-    options = (scale, return_lse)
-    result, sums = OPERATION.call(arrays, options, device, stream, config)
+    options = (scale, return_lse, pack)
+    result, sums = OPERATION.call(arrays, options, device, stream, config, workspace)
     return (result, sums) if return_lse else result
+
+
+def attention_workspace(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    mask_bias: Any = None,
+    pair_bias: Any = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+    out: Any = None,
+    lse: Any = None,
+    pack: bool | None = None,
+    device: object = None,
+    config: _Config | Mapping[str, object] | None = None,
+) -> int:
+    """Bytes of device memory that `attention` needs for these arguments beside its results: those
+    of the biases that are packed, 0 where all are read in place.
+
+    The call itself finds the plan that this one has made where it has the same `out` and `lse`.
+
+    >>> q = np.zeros((1, 2, 17, 4, 8), np.float16)
+    >>> pair_bias = np.zeros((1, 17, 17, 4), np.float16).transpose(0, 3, 1, 2)[:, None]
+    >>> attention_workspace(q, q, q, pair_bias=pair_bias, device="sim")
+    3328
+    """
+    arrays = (q, k, v, mask_bias, pair_bias, out, lse)
+    options = (scale, return_lse, pack)
+    return OPERATION.plan_on_device(arrays, options, device, config).workspace_bytes
 
 
 def _make_plan(
     views: Mapping[str, ArrayView],
     scale: float | None,
     return_lse: bool,
+    pack: bool | None,
     *,
     device: object,
     config: _Config | Mapping[str, object] | None,
@@ -98,6 +138,7 @@ def _make_plan(
     mask_bias, pair_bias = views.get("mask_bias"), views.get("pair_bias")
     problem = state_problem(q, k, v, mask_bias, pair_bias, views.get("out"))
     factor = check_scale(scale, problem.head_dim)
+    check_pack(pack)
     if lse is not None:
         check_lse(lse, q)
         if lse.readonly:
@@ -110,6 +151,7 @@ def _make_plan(
         builder.add_result("lse", shape, np.dtype(np.float32), empty_value=-math.inf)
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
+    problem = pack_biases(builder, problem, pack)
     kernel, chosen = choose(VARIANTS, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
     grid = chosen.grid(problem)
@@ -121,8 +163,8 @@ def _make_plan(
         v=v,
         out=builder.views["out"],
         scale=factor,
-        mask_bias=mask_bias,
-        pair_bias=pair_bias,
+        mask_bias=builder.views.get("mask_bias"),
+        pair_bias=builder.views.get("pair_bias"),
     )
     builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan

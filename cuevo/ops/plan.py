@@ -297,6 +297,11 @@ class PlanBuilder:
         plan.parts.append(Part(plan.workspace_bytes, array, is_cleared))
         plan.workspace_bytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
+    def substitute(self, name: str, other: str, view: ArrayView) -> None:
+        """Let `name` be the array `other`, seen as `view`, for all launches that follow."""
+        self.views[name] = view
+        self.slots[name] = self.slots[other]
+
     def add_launch(
         self,
         kernel: str,

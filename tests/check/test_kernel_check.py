@@ -39,6 +39,8 @@ INSTANCES = [
     ("gemm_sm90a", "block_m=128 block_n=64 stages=2 b_columns=true dtype=f16"),
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
+    ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
+    ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
 ]
 

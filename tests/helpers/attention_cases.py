@@ -182,6 +182,13 @@ def store(x: np.ndarray, values: np.ndarray) -> None:
     x[once] = values[once].astype(x.dtype)
 
 
+def relaid(x: Strided, **layout: Any) -> Strided:
+    """The values of x in another layout, which `lay_out` takes."""
+    found = lay_out(x.array.shape, x.array.dtype, **layout)
+    store(found.array, x.array)
+    return found
+
+
 def _infinitely_low(bias: np.ndarray, where: object) -> None:
     bias[where] = False if bias.dtype == np.bool_ else -np.inf
 

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from backends import DeviceFacts, Inputs
+from backends import DeviceFacts, Inputs, heads_side_by_side
 
 
 class HostBackend:
@@ -29,6 +29,9 @@ class HostBackend:
     def normal(self, shape, dtype, seed):
         kind = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[dtype]
         return np.random.default_rng(seed).standard_normal(shape).astype(kind)
+
+    def head_last(self, pair_bias):
+        return heads_side_by_side(pair_bias)
 
     def part(self, array, index):
         return array[index].astype(np.float64)

@@ -34,6 +34,7 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
+    pack_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels import evoformer_backward_sm80 as backward
@@ -177,6 +178,18 @@ def variant_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 yield f"backward-{name}", gradients.NAME, gradients.values(config)
 
 
+def pack_configurations() -> Iterator[pack_sm70.Config]:
+    """Configurations of `pack_sm70`: every way to read, with one number of axes or another."""
+    tiles = ((1, 32), (2, 32), (4, 32), (1, 8), (2, 4), (4, 1), (8, 2), (16, 1))
+    for size in (1, 2, 4):
+        units = [unit for unit in (1, 2, 4) if unit <= size]
+        for axes, (reads, unit) in enumerate(product(("chunks", "elements"), units)):
+            yield pack_sm70.Config(size, 1 + axes % 4, reads, unit)
+        for axes, (width, lanes) in enumerate(tiles):
+            if width * size <= (4 if lanes > 8 else 16):
+                yield pack_sm70.Config(size, 1 + axes % 4, "tile", size, width, lanes)
+
+
 def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     """Name, kernel and values of the kernels that only move and add, for any head dim."""
     for mask in ("bounds", "bool", "f16", "bf16", "f32"):
@@ -186,6 +199,11 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         sums = partial_sums_sm70.choose(out_dtype, count, columns)
         name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
         yield name, partial_sums_sm70.NAME, partial_sums_sm70.values(sums)
+    for copy in pack_configurations():
+        ways = [copy.reads, str(copy.unit)]
+        ways += [f"{copy.width}x{copy.lanes}"] if copy.reads == "tile" else []
+        name = "-".join(("pack", f"{copy.size}of{copy.axes}", *ways))
+        yield name, pack_sm70.NAME, pack_sm70.values(copy)
 
 
 # Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits.

@@ -28,6 +28,7 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
+    pack_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels import evoformer_backward_sm80 as backward
@@ -44,6 +45,7 @@ MOST_REGISTERS = {
     delta.NAME: 96,
     key_bias_sm70.NAME: 64,
     partial_sums_sm70.NAME: 64,
+    pack_sm70.NAME: 128,
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
 }
@@ -133,6 +135,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     gemm_sm70.NAME: lambda: lower_products(gemm_sm70, shipped.LOWER_PRODUCTS[3], "sm_75"),
     delta.NAME: lambda: [delta.choose(128, "bf16", heads=8)],
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
+    pack_sm70.NAME: lambda: [pack_sm70.Config(1, 4, "tile", 1, 4, 32)],
     partial_sums_sm70.NAME: lambda: [partial_sums_sm70.choose("f32", 8, 254)],
 }
 """Configurations of each kernel with as many registers a thread as any, or nearly; the first that
@@ -144,7 +147,7 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
     gemm_sm80.NAME: ("sm_80", "sm_90"),
     gemm_sm90a.NAME: (gemm_sm90a.ARCH,),
     **dict.fromkeys(
-        (delta.NAME, key_bias_sm70.NAME, partial_sums_sm70.NAME),
+        (delta.NAME, key_bias_sm70.NAME, pack_sm70.NAME, partial_sums_sm70.NAME),
         ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
     ),
     **dict.fromkeys((evoformer_forward_sm75.NAME, evoformer_forward_sm70.NAME), ("sm_75", "sm_90")),
@@ -228,6 +231,8 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
             yield key_bias_sm70, key_bias_sm70.Config(mask)
         for out_dtype, count, columns in product(("f32", dtype), (1, 8), (256, 254, 33)):
             yield partial_sums_sm70, partial_sums_sm70.choose(out_dtype, count, columns)
+        for copy in shipped.pack_configurations():
+            yield pack_sm70, copy
 
 
 _DIMS, _DTYPES, _LOWER = shipped.HEAD_DIMS, ("bf16", "f16"), range(len(LOWER_BIASES))

@@ -26,6 +26,7 @@ LEAST: Mapping[str, int] = {
     "gemm_sm80": 428,
     "gemm_sm90a": 104,
     "key_bias_sm70": 5,
+    "pack_sm70": 78,
     "partial_sums_sm70": 83,
 }
 """By kernel, how many instances of it the sweeps load at least."""

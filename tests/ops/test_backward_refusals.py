@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
             ValueError,
             f"^{name}: its last axis, D, must be contiguous, .* stride is 4",
         )
-        for name, shape in (("q", Q), ("k", K), ("v", K), ("dout", Q), ("out", Q))
+        for name, shape in (("q", Q), ("k", K), ("v", K), ("out", Q))
     },
     **{
         f"alignment of {name}": (
@@ -111,11 +111,12 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
             ValueError,
             f"^{name}: its rows must start at multiples of 16 bytes; its address is 0x",
         )
-        for name, shape in (("q", Q), ("k", K), ("v", K), ("dout", Q), ("out", Q))
+        for name, shape in (("q", Q), ("k", K), ("v", K), ("out", Q))
     },
     "no dout": (dict(dout=None), TypeError, "^dout: expected a NumPy, torch, CuPy or JAX array"),
     "no lse": (dict(lse=None), TypeError, "^lse: expected a NumPy, torch, CuPy or JAX array"),
     "a list": (dict(out=[[1.0]]), TypeError, "^out: expected a NumPy, torch, CuPy or JAX array"),
+    "pack": (dict(pack=1), TypeError, "^pack: expected None, True or False; got int"),
     "scale": (dict(scale=math.nan), ValueError, "^scale: expected a finite number .* got nan"),
     "scale, text": (dict(scale="1"), TypeError, "^scale: expected a real number; got str"),
     "scale, an array": (dict(scale=np.ones(1)), TypeError, "^scale: expected a real number; got "),

@@ -189,6 +189,25 @@ def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(
 
 
 @pytest.mark.kernel
+def test_a_pair_bias_that_is_packed_has_the_time_of_that(capsys, monkeypatch, tmp_path, warmed):
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    command = ["--workload=2,2,17,8", "--repeats=1", "--biases=pair", f"--json={path}"]
+    assert bench.main([*command, "--pair-layout=head-last"]) == 0
+    record = json.loads(path.read_text())
+    (workload,) = record["workloads"]
+    (entry,) = workload["results"]
+    assert entry["relative_error"] < 1e-2
+    assert "pair_copy_bytes=16" in entry["configuration"]
+    # Read once, 2 heads of 17 rows of 17; written in rows of 48 bytes, in whole blocks of 256.
+    assert workload["packing"] == {"milliseconds": 1.0, "bytes": 2 * 2 * 17 * 17 + 1792}
+    assert "packing of the pair bias: 1000.0 us for 0.0 MB" in capsys.readouterr().out
+    assert bench.main([*command, "--pack=never"]) == 0
+    assert "packing" not in json.loads(path.read_text())["workloads"][0]
+
+
+@pytest.mark.kernel
 def test_a_run_with_a_configuration_that_cannot_be_is_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)

@@ -121,12 +121,17 @@ class Original:
 # -- The calls -------------------------------------------------------------------------------------
 
 
-def _forward(case: attention_cases.Case) -> Original:
+def _forward(case: attention_cases.Case, pair: dict[str, Any] | None = None) -> Original:
+    """A call; where there is a layout `pair`, one that packs a pair bias of that."""
     inputs, results = attention_cases.make(case), attention_cases.make_results(case)
+    if pair is not None:
+        inputs["pair_bias"] = attention_cases.relaid(inputs["pair_bias"], **pair)
     place = _Recorder(case.arch)
     given = {name: x.array for name, x in (inputs | results).items()}
-    config = {} if case.shape is None else {"config": _forward_config(case, inputs)}
-    cuevo.attention(**given, scale=case.scale, return_lse=True, device=place, **config)
+    options: dict[str, Any] = {"pack": None if pair is None else True}
+    if case.shape is not None:
+        options["config"] = _forward_config(case, inputs)
+    cuevo.attention(**given, scale=case.scale, return_lse=True, device=place, **options)
 
     def check() -> None:
         out, lse = (results[name].array for name in ("out", "lse"))
@@ -189,6 +194,13 @@ CASES: dict[str, Callable[[], Original]] = {
     "forward": lambda: _forward(attention_cases.Case("f16", 16, 40, 150, **_BIASES, shape=2)),
     "forward, rows": lambda: _forward(
         attention_cases.Case("f16", 16, 40, 150, rows=3, **_BIASES, shape=0)
+    ),
+    # Three heads side by side, for which four lanes are; then rows that begin two bytes off.
+    "packed by tiles": lambda: _forward(
+        attention_cases.Case("f16", 16, 5, 150, heads=3, pair="f16"), dict(order=(0, 1, 3, 4, 2))
+    ),
+    "packed by chunks": lambda: _forward(
+        attention_cases.Case("f16", 16, 20, 149, pair="f16"), dict(shift=2)
     ),
     "backward": lambda: _backward(
         # A scale below 0: q and k are multiplied by its sign.

@@ -91,5 +91,6 @@ def test_the_table() -> None:
         "gemm_sm80",
         "gemm_sm90a",
         "key_bias_sm70",
+        "pack_sm70",
         "partial_sums_sm70",
     }
