@@ -10,7 +10,12 @@ from cuevo.arrays import ArrayView
 from cuevo.executors import executor_for
 from cuevo.kernels import evoformer_forward_sm70, evoformer_forward_sm75, evoformer_forward_sm80
 from cuevo.kernels.forward import Problem, parameters
-from cuevo.ops.attention_problem import check_lse, check_scale, state_problem
+from cuevo.ops.attention_problem import (
+    broadcast_biases,
+    check_lse,
+    check_scale,
+    state_problem,
+)
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
@@ -52,8 +57,9 @@ def attention(
     q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a
         multiple of 8 from 8 to 128. Any strides, zero too, as long as D is contiguous and every
         row starts at a multiple of 16 bytes: a [B, N, H, L, D] array comes as its transposed view.
-    mask_bias : [B, N, 1, 1, Lk], that type or float32; or bool, True = attend.
-    pair_bias : [B, 1, H, Lq, Lk], that type or float32, keys contiguous.
+    mask_bias : [B, N, 1, 1, Lk], that type or float32; or bool, True = attend. B and N may be 1
+        each: one value for all.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32, keys contiguous. B may be 1.
     scale : factor of the scores, default ``1 / sqrt(D)``.
     return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural
         logarithm.
@@ -95,14 +101,15 @@ def _make_plan(
     config: _Config | Mapping[str, object] | None,
 ) -> Plan:
     q, k, v, lse = views["q"], views["k"], views["v"], views.get("lse")
-    mask_bias, pair_bias = views.get("mask_bias"), views.get("pair_bias")
-    problem = state_problem(q, k, v, mask_bias, pair_bias, views.get("out"))
+    operands = {name: x for name, x in views.items() if name in (*_OPERANDS, "out")}
+    problem = state_problem(**operands)
     factor = check_scale(scale, problem.head_dim)
     if lse is not None:
         check_lse(lse, q)
         if lse.readonly:
             raise ValueError("lse: has to be writable; this array is read-only")
     place = executor_for(device, list(views.values()))
+    views = broadcast_biases(views, problem)
     builder = PlanBuilder(_OPERANDS, _RESULTS, views, place)
     builder.add_result("out", q.shape, q.dtype, empty_value=0.0)
     if return_lse or lse is not None:
@@ -121,8 +128,8 @@ def _make_plan(
         v=v,
         out=builder.views["out"],
         scale=factor,
-        mask_bias=mask_bias,
-        pair_bias=pair_bias,
+        mask_bias=views.get("mask_bias"),
+        pair_bias=views.get("pair_bias"),
     )
     builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan
