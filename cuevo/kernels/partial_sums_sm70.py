@@ -61,17 +61,15 @@ class Config:
         """Dynamic shared memory: none."""
         return 0
 
-    def grid(
-        self, outer: int, rows: int, columns: int, groups: int = 1
-    ) -> tuple[int, int, int]:
+    def grid(self, outer: int, rows: int, columns: int, groups: int = 1) -> tuple[int, int, int]:
         """Threadblocks of a launch: in x columns, fastest, and lines; in y groups of terms."""
         lines = ceil(outer * rows / (self.threads // self.row_threads))
         return (lines * ceil(columns / self.block_columns), groups, 1)
 
 
 def choose(out_dtype: str, count: int, columns: int, alignment: int = 16) -> Config:
-    """The configuration for `count` terms of a group and sums that begin at a multiple of `alignment` bytes:
-    the widest stores that are aligned in every row.
+    """The configuration for groups of `count` terms and sums that begin at a multiple of
+    `alignment` bytes: the widest stores that are aligned in every row.
     """
     size = _SIZES[out_dtype]
     return Config(
