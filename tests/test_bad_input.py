@@ -14,7 +14,7 @@ tests/toolchain/test_assembler.py
 - out of memory, a launch that fails, a lost device, a context that cannot be made:
   tests/executors/test_driver.py, tests/executors/test_driver_kernel.py, tests/cuda/test_context.py
 - no driver, no GPU, an architecture that is too old: tests/cuda/test_device_info.py
-- a large problem that falls to the CPU executor: tests/ops/test_patience.py
+- a large problem that falls to the CPU executor: tests/ops/test_cpu_time.py
 - a damaged or foreign cache entry: tests/toolchain/test_cache.py, tests/toolchain/test_assembler.py
 """
 

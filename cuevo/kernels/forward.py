@@ -34,6 +34,11 @@ class Problem:
     pair_alignment: int = 16
     """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2."""
 
+    @property
+    def scores(self) -> int:
+        """How many there are."""
+        return self.batch * self.rows * self.heads * self.queries * self.keys
+
 
 class Tiling(Protocol):
     """A configuration as the functions here see it."""

@@ -32,6 +32,7 @@ from cuevo.ops.attention_problem import (
     check_scale,
     state_problem,
 )
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
 from cuevo.ops.results import check_result
@@ -109,6 +110,7 @@ def make_plan(
             )
     plan = builder.plan
     if any(plan.results) and not plan.on_copies and 0 not in (*q.shape, problem.keys):
+        plan.cpu_seconds = cpu_seconds("attention_backward", problem.scores, problem.head_dim)
         builder.add_launches()
     return plan
 

@@ -16,6 +16,7 @@ from cuevo.ops.attention_problem import (
     check_scale,
     state_problem,
 )
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
@@ -117,6 +118,7 @@ def _make_plan(
         builder.add_result("lse", shape, np.dtype(np.float32), empty_value=-math.inf)
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
+    builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
     kernel, chosen = choose(VARIANTS, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
     grid = chosen.grid(problem)
