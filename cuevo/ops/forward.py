@@ -68,8 +68,8 @@ def attention(
     lse : contiguous array for the log-sum-exps, which are then computed and, with `return_lse`,
         returned; by default a new one.
     device : where to run; see `cuevo.executors.executor_for`. None: where the arrays are; host
-        arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
-        "cuda:0" force it.
+        arrays on the first GPU, or on the CPU executor if there is none, with a warning if that
+        takes long. "sim", "sim:sm_90", "cuda:0" force it.
     stream : see `cuevo.cuda.stream`.
     config : a kernel configuration, or names and values that change the one chosen. One of a lower
         variant's Config class runs that variant (`cuevo.ops.dispatch`).
