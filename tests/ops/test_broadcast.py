@@ -190,6 +190,15 @@ def test_many_terms_on_a_device(executor: DriverExecutor) -> None:
 
 
 @kernel
+def test_a_pair_bias_of_many_batches() -> None:
+    """70 terms, whose groups have rows of queries and heads."""
+    case = BackwardCase("f16", 8, 5, 6, batch=70, heads=2, pair="f32", pair_layout="one B")
+    inputs, call = arguments(case)
+    found = named(cuevo.attention_backward(**call, device="sim"))
+    cases.check(case, found, inputs)
+
+
+@kernel
 @pytest.mark.parametrize(
     ("changes", "groups"),
     [
