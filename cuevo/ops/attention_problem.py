@@ -82,8 +82,8 @@ def state_problem(
 def check_shapes(
     shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] | None = None
 ) -> None:
-    """Check that the shapes of operands fit each other, and that of `out`, by name; q, k and v are
-    among them. ValueError where they do not.
+    """Check that these shapes of operands, by name, fit each other: of q, k and v, and of what
+    else there is. ValueError where they do not.
 
     labels : what messages call an operand, where that is not its name.
     """
