@@ -335,7 +335,7 @@ def test_bad_input_of_the_drop_in() -> None:
         op.DS4Sci_EvoformerAttention(*operands, [mask, mask])
     with pytest.raises(TypeError, match=r"biases\[1\]: expected a tensor; got int"):
         op.DS4Sci_EvoformerAttention(*operands, [mask, 0])
-    with pytest.raises(ValueError, match=r"K: expected 5 axes"):
+    with pytest.raises(ValueError, match=r"K: expected .*got 4 axes"):
         op.DS4Sci_EvoformerAttention(operands[0], mask[0], operands[2], [])
 
 
