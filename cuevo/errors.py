@@ -1,4 +1,4 @@
-"""The errors that cuevo raises by itself.
+"""The errors that cuevo raises by itself, and its warning.
 
 Bad arguments raise ``ValueError`` or ``TypeError``, as anywhere in Python. Everything below is for
 what goes wrong after the arguments were found to be good.
@@ -36,4 +36,10 @@ class DeviceUnavailable(CuevoError):
     """There is no device for the request.
 
     The message says what was looked for, what was found and what to do.
+    """
+
+
+class CpuExecutorWarning(UserWarning):
+    """A call that takes long runs on the CPU executor, because there is no GPU and nobody has said
+    where to run.
     """

@@ -39,13 +39,13 @@ def evoformer_attention(
 
     q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a
         multiple of 8 from 8 to 128.
-    mask_bias : [B, N, 1, 1, Lk], that type, float32, or bool, True = attend.
-    pair_bias : [B, 1, H, Lq, Lk], that type or float32.
+    mask_bias : [B, N, 1, 1, Lk], that type, float32, or bool, True = attend. B and N may be 1 each.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32. B may be 1.
     scale : factor of the scores, a number that is known while tracing, default ``1 / sqrt(D)``.
 
     Differentiable in reverse mode in q, k, v and biases of floats; only the gradients that are
     needed are computed, in the type of what they are gradients of. On a GPU it runs on the stream
-    that XLA gives. Shapes are not broadcast. ``vmap`` makes a loop of calls.
+    that XLA gives. ``vmap`` makes a loop of calls.
 
     Raises ValueError or TypeError, naming the argument, while tracing.
     """

@@ -19,10 +19,10 @@ def attention(
     """``out = softmax(q k^T scale + mask_bias + pair_bias) v`` and the log-sum-exp of every row of
     scores.
 
-    q [B, N, Lq, H, D]; k, v [B, N, Lk, H, D]; mask_bias [B, N, 1, 1, Lk], floats or bool (True:
-    attend); pair_bias [B, 1, H, Lq, Lk]. scale defaults to ``1 / sqrt(D)``. Returns out [B, N, Lq,
-    H, D] and lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives out 0 and
-    lse -inf.
+    q [B, N, Lq, H, D]; k, v [B, N, Lk, H, D]; mask_bias [B or 1, N or 1, 1, 1, Lk], floats or bool
+    (True: attend); pair_bias [B or 1, 1, H, Lq, Lk]. scale defaults to ``1 / sqrt(D)``. Returns out
+    [B, N, Lq, H, D] and lse [B, N, H, Lq], natural logarithm. A row whose every score is -inf gives
+    out 0 and lse -inf.
     """
     weights, lse = _weights(q, k, mask_bias, pair_bias, scale)
     return np.einsum("bnhqk,bnkhd->bnqhd", weights, _float64(v)), lse
@@ -53,12 +53,16 @@ def attention_backward(
     dq = factor * np.einsum("bnhqk,bnkhd->bnqhd", dscores, k)
     dk = factor * np.einsum("bnhqk,bnqhd->bnkhd", dscores, q)
     dv = np.einsum("bnhqk,bnqhd->bnkhd", weights, dout)
-    dmask_bias = dpair_bias = None
-    if mask_bias is not None and np.asarray(mask_bias).dtype != np.bool_:
-        dmask_bias = dscores.sum(axis=(2, 3))[:, :, None, None]
-    if pair_bias is not None:
-        dpair_bias = dscores.sum(axis=1, keepdims=True)
-    return dq, dk, dv, dmask_bias, dpair_bias
+    return dq, dk, dv, _bias_gradient(dscores, mask_bias), _bias_gradient(dscores, pair_bias)
+
+
+def _bias_gradient(dscores: Float64, bias: NDArray[Any] | None) -> Float64 | None:
+    """`dscores`, [B, N, H, Lq, Lk], summed over the axes along which the bias has extent 1."""
+    if bias is None or np.asarray(bias).dtype == np.bool_:
+        return None
+    axes = tuple(axis for axis, extent in enumerate(np.shape(bias)) if extent == 1)
+    summed: Float64 = dscores.sum(axis=axes, keepdims=True)
+    return summed
 
 
 def _weights(

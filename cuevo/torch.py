@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cuevo.ops import GRADS, attention, attention_backward, attention_backward_workspace
+from cuevo.ops.attention_problem import check_shapes
 
 __all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention"]
 
@@ -30,14 +31,14 @@ def evoformer_attention(
     """``softmax(q k^T scale + mask_bias + pair_bias) v``, a new contiguous tensor.
 
     q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type.
-    mask_bias : [B, N, 1, 1, Lk], that type, float32, or bool, True = attend.
-    pair_bias : [B, 1, H, Lq, Lk], that type or float32.
+    mask_bias : [B, N, 1, 1, Lk], that type, float32, or bool, True = attend. B and N may be 1 each.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32. B may be 1.
     scale : factor of the scores, default ``1 / sqrt(D)``.
 
     Differentiable in q, k, v and biases of floats; only the gradients that are needed are computed,
     in the type of what they are gradients of. It runs on the current stream of the tensors' device.
-    Strides as in `cuevo.attention`; shapes are not broadcast: expand() a tensor, which copies
-    nothing. Tensors in host memory are taken as `cuevo.attention` takes host arrays.
+    Strides as in `cuevo.attention`. Tensors in host memory are taken as `cuevo.attention` takes
+    host arrays.
 
     Raises ValueError or TypeError, naming the argument.
     """
@@ -71,15 +72,6 @@ def DS4Sci_EvoformerAttention(  # noqa: N802
     return evoformer_attention(**operands)
 
 
-_AXES = {
-    "q": "[B, N, Lq, H, D]",
-    "k": "[B, N, Lk, H, D]",
-    "v": "[B, N, Lk, H, D]",
-    "mask_bias": "[B, N, 1, 1, Lk]",
-    "pair_bias": "[B, 1, H, Lq, Lk]",
-}
-
-
 def _check(operands: dict[str, Any], labels: Sequence[str]) -> None:
     """That these are tensors of shapes that fit; `labels` is what the caller knows them by."""
     names = dict(zip(operands, labels, strict=True))
@@ -88,25 +80,8 @@ def _check(operands: dict[str, Any], labels: Sequence[str]) -> None:
             continue
         if not isinstance(x, Tensor):
             raise TypeError(f"{names[name]}: expected a tensor; got {type(x).__name__}")
-        if x.ndim != 5:
-            raise ValueError(
-                f"{names[name]}: expected 5 axes {_AXES[name]}; got shape {tuple(x.shape)}"
-            )
-    batch, rows, queries, heads, head_dim = operands["q"].shape
-    keys = operands["k"].shape[2]
-    expected = {
-        "k": (batch, rows, keys, heads, head_dim),
-        "v": (batch, rows, keys, heads, head_dim),
-        "mask_bias": (batch, rows, 1, 1, keys),
-        "pair_bias": (batch, 1, heads, queries, keys),
-    }
-    for name, shape in expected.items():
-        x = operands[name]
-        if x is not None and tuple(x.shape) != shape:
-            raise ValueError(
-                f"{names[name]}: expected {_AXES[name]} = {tuple(shape)}, not broadcast; got shape "
-                f"{tuple(x.shape)}"
-            )
+    shapes = {name: tuple(x.shape) for name, x in operands.items() if x is not None}
+    check_shapes(shapes, names)
 
 
 # -- Forward ---------------------------------------------------------------------------------------

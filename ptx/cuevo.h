@@ -256,20 +256,22 @@ typedef struct pack_params {
 
 void pack_sm70(const pack_params params);
 
-/* sums = partials summed over their terms, one after the other. */
+/* sums = partials summed over the terms of each group, one after the other: those of group g are g, g + groups, g + 2 * groups ... */
 typedef struct partial_sums_params {
-    const float *partials; /* [outer, count, rows, columns], columns contiguous, rows 16-byte aligned */
-    void *sums;            /* [outer, rows, columns], contiguous, fp32, fp16 or bf16 */
+    const float *partials; /* [outer, terms of all groups, rows, columns], columns contiguous, rows 16-byte aligned */
+    void *sums;            /* [groups, outer, rows, columns], contiguous, fp32, fp16 or bf16 */
 
     int64_t partials_stride_outer;
-    int64_t partials_stride_term;
+    int64_t partials_stride_group; /* from a term to the next */
+    int64_t partials_stride_term;  /* the same * groups */
     int64_t partials_stride_row;
 
-    uint32_t count;        /* terms of a sum, at least 1 */
+    uint32_t count;         /* terms of the first groups, at least 1 */
+    uint32_t longer_groups; /* how many those are; the others have one less */
     uint32_t rows;
     uint32_t columns;
-    uint32_t lines;        /* outer * rows, below 2^31 - 1024 */
-    uint32_t column_tiles; /* ceil(columns / block_columns) */
+    uint32_t lines;         /* outer * rows, below 2^31 - 1024 */
+    uint32_t column_tiles;  /* ceil(columns / block_columns) */
 
     /* Multipliers and shifts that divide by rows and column_tiles (lib/divide.ptx). */
     uint32_t rows_magic;

@@ -14,6 +14,7 @@ tests/toolchain/test_assembler.py
 - out of memory, a launch that fails, a lost device, a context that cannot be made:
   tests/executors/test_driver.py, tests/executors/test_driver_kernel.py, tests/cuda/test_context.py
 - no driver, no GPU, an architecture that is too old: tests/cuda/test_device_info.py
+- a large problem that falls to the CPU executor: tests/ops/test_cpu_time.py
 - a damaged or foreign cache entry: tests/toolchain/test_cache.py, tests/toolchain/test_assembler.py
 """
 
@@ -234,6 +235,61 @@ def test_without_a_gpu_only_the_cpu_executor_runs(monkeypatch: pytest.MonkeyPatc
     assert "no device cuda:0: looked for a GPU, found none. Install one" in message
     assert "device='sim'" in message
     assert cuevo.attention(**call(device=None)).shape == (1, 2, 8, 2, 16)
+
+
+class OfProtocol:
+    """An array in device memory that says so by one of the protocols."""
+
+    shape = (1, 2, 8, 2, 16)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        raise AssertionError("nobody can read it")
+
+
+class OfInterface:
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        memory = {"data": (2**30, False), "strides": None, "stream": 7}
+        return {"version": 3, "shape": OfProtocol.shape, "typestr": "<f2"} | memory
+
+
+class Tensor:
+    """What is read of a tensor of torch."""
+
+    shape, dtype, device = OfProtocol.shape, "torch.float16", "cuda:0"
+
+    def stride(self) -> tuple[int, ...]:
+        return (512, 256, 32, 16, 1)
+
+    def data_ptr(self) -> int:
+        return 2**30
+
+
+@unit
+@pytest.mark.parametrize("stream", [None, 7])
+@pytest.mark.parametrize(
+    "x",
+    [
+        OfProtocol(),
+        OfInterface(),
+        Tensor(),
+        cuevo.array_from_pointer(2**30, OfProtocol.shape, np.float16),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_arrays_on_a_device_where_there_is_no_driver(
+    monkeypatch: pytest.MonkeyPatch, x: object, stream: int | None
+) -> None:
+    words = "looked for NVIDIA's driver library, found none. Install it"
+    monkeypatch.setattr(device_info, "_probe", lambda: words)
+    monkeypatch.setattr(placement, "executor", DriverExecutor)
+    for device in (None, "cuda:0"):
+        with pytest.raises(DeviceUnavailable, match=words) as caught:
+            cuevo.attention(x, x, x, stream=stream, device=device)
+        assert "the CPU executor: device='sim'" in str(caught.value)
 
 
 @gpu

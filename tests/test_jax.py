@@ -116,6 +116,20 @@ def test_values_and_gradients(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_biases_of_all_batches_and_rows(device: str) -> None:
+    arguments = make(device)
+    for name in ("q", "k", "v"):
+        x = arguments[name]
+        arguments[name] = jnp.concatenate((x, x[:, :, ::-1]))
+    for name in ("mask_bias", "pair_bias"):
+        arguments[name] = arguments[name][:1, :1]
+    found = jax.grad(loss_of(op.evoformer_attention))(arguments, {})
+    expected = jax.jit(jax.grad(loss_of(plain)))(arguments, {})
+    for name, x in found.items():
+        check("d" + name, x, expected[name], "bfloat16")
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_scale(device: str) -> None:
     arguments = make(device)
     check(
@@ -230,10 +244,10 @@ REFUSED = {
     "no array": ({"k": [1.0]}, TypeError, "k: expected a JAX or NumPy array; got list"),
     "nothing": ({"q": None}, TypeError, "q: expected a JAX or NumPy array; got NoneType"),
     "axes": ({"v": zeros(2, 12, 2, 16)}, ValueError, "v: expected an array .*; got 4 axes"),
-    "mask to broadcast": (
-        {"mask_bias": zeros(1, 1, 1, 1, 12)},
+    "mask of some rows": (
+        {"mask_bias": zeros(1, 3, 1, 1, 12)},
         ValueError,
-        r"mask_bias: expected an array \[B, N, 1, 1, Lk\] = \(1, 2, 1, 1, 12\)",
+        r"mask_bias: expected an array \[B or 1, N or 1, 1, 1, Lk\] = \(1, 2, 1, 1, 12\)",
     ),
     "type": ({"q": zeros(1, 2, 8, 2, 16, dtype="float32")}, TypeError, "q: expected float16 or"),
     "type of a bias": (

@@ -116,6 +116,17 @@ def test_values_and_gradients(device: str, dtype: Any, biases: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_biases_of_all_batches_and_rows(device: str) -> None:
+    arguments, dout = make(device), make_dout(device)
+    for name in ("q", "k", "v"):
+        x = arguments[name].detach()
+        arguments[name] = torch.cat((x, x.flip(2))).requires_grad_()
+    for name in ("mask_bias", "pair_bias"):
+        arguments[name] = arguments[name].detach()[:1, :1].requires_grad_()
+    check_all(arguments, torch.cat((dout, dout.flip(3))))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_scale(device: str) -> None:
     check_all(make(device), make_dout(device), scale=0.5)
 
@@ -271,12 +282,16 @@ RIGHT = {
 REFUSED = {
     "no tensor": ({"k": [1.0]}, TypeError, "k: expected a tensor; got list"),
     "no array": ({"q": None}, TypeError, "q: expected a tensor; got NoneType"),
-    "axes": ({"v": zeros(2, 12, 2, 16)}, ValueError, r"v: expected 5 axes .*got shape \(2, 12, 2,"),
-    "keys": ({"v": zeros(1, 2, 11, 2, 16)}, ValueError, r"v: expected \[B, N, Lk, H, D\] = "),
-    "mask to broadcast": (
-        {"mask_bias": zeros(1, 1, 1, 1, 12)},
+    "axes": (
+        {"v": zeros(2, 12, 2, 16)},
         ValueError,
-        r"mask_bias: expected .*\] = \(1, 2, 1, 1, 12\), not broadcast; got shape \(1, 1, 1, 1, 12",
+        r"v: expected .*got 4 axes, shape \(2, 12, 2,",
+    ),
+    "keys": ({"v": zeros(1, 2, 11, 2, 16)}, ValueError, r"v: expected .*\[B, N, Lk, H, D\] = "),
+    "mask of some rows": (
+        {"mask_bias": zeros(1, 3, 1, 1, 12)},
+        ValueError,
+        r"mask_bias: expected .*N or 1.* = \(1, 2, 1, 1, 12\); got 5 axes, shape \(1, 3, 1, 1, 12",
     ),
     "pair of rows": ({"pair_bias": zeros(1, 2, 2, 8, 12)}, ValueError, "pair_bias: expected "),
     "type": ({"q": zeros(1, 2, 8, 2, 16, dtype=FULL)}, TypeError, "q: expected float16 or bfloat"),
@@ -311,13 +326,16 @@ def test_bad_input_of_the_drop_in() -> None:
         op.DS4Sci_EvoformerAttention(*operands, mask)
     with pytest.raises(ValueError, match=r"biases: expected up to two; got 3"):
         op.DS4Sci_EvoformerAttention(*operands, [mask, pair, None])
-    with pytest.raises(ValueError, match=r"biases\[0\]: expected \[B, N, 1, 1, Lk\] = .*got shape"):
+    with pytest.raises(
+        ValueError,
+        match=r"biases\[0\]: expected .*\[B or 1, N or 1, 1, 1, Lk\] = .*got 5 axes, shape",
+    ):
         op.DS4Sci_EvoformerAttention(*operands, [pair, mask])
-    with pytest.raises(ValueError, match=r"biases\[1\]: expected \[B, 1, H, Lq, Lk\] = "):
+    with pytest.raises(ValueError, match=r"biases\[1\]: expected .*\[B or 1, 1, H, Lq, Lk\] = "):
         op.DS4Sci_EvoformerAttention(*operands, [mask, mask])
     with pytest.raises(TypeError, match=r"biases\[1\]: expected a tensor; got int"):
         op.DS4Sci_EvoformerAttention(*operands, [mask, 0])
-    with pytest.raises(ValueError, match=r"K: expected 5 axes"):
+    with pytest.raises(ValueError, match=r"K: expected .*got 4 axes"):
         op.DS4Sci_EvoformerAttention(operands[0], mask[0], operands[2], [])
 
 

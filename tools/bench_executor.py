@@ -6,7 +6,8 @@
 A thread-instruction is an instruction that a thread of a warp comes to; a warp counts as 32. Times
 are medians of calls of cuevo.attention after the first, which also makes the kernel ready. With
 checks: all that docs/cpu-executor.md lists; without: SimExecutor(checks=False). Memory is the most
-that the whole process has had.
+that the whole process has had. The second table is of all operations, with checks: of a product of
+L x L matrices, too; "estimate" is what a warning of a long call says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -25,7 +27,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cuevo import attention
+from cuevo import attention, attention_backward, gemm
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.sim import LoadedKernel, SimExecutor
 from machine import circumstances
 from report import print_rows
@@ -75,6 +78,40 @@ def operands(workload: Workload) -> dict[str, Any]:
     }
 
 
+def median(call: Callable[[], object], repeats: int) -> float:
+    """Seconds of a call after the first."""
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def estimates(
+    workload: Workload, arrays: dict[str, Any], arguments: argparse.Namespace
+) -> Iterator[tuple[str, str, str]]:
+    """Of each operation its time, and what `cpu_seconds` says."""
+    n, h, d, length = workload.rows, workload.heads, workload.head_dim, workload.length
+    place = SimExecutor(arguments.arch)
+    out, lse = attention(**arrays, return_lse=True, device=place)
+    square = np.ones((length, length), np.float16)
+    scores = n * h * length * length
+    calls = {
+        "attention": (partial(attention, **arrays), scores, d),
+        "attention_backward": (
+            partial(attention_backward, out, out=out, lse=lse, **arrays),
+            scores,
+            d,
+        ),
+        "gemm": (partial(gemm, square, square), length * length, length),
+    }
+    for name, (call, elements, depth) in calls.items():
+        seconds = median(partial(call, device=place), arguments.repeats)
+        yield name, f"{seconds:.3f}", f"{cpu_seconds(name, elements, depth):.3f}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     (workload,) = select([arguments.workload])
@@ -86,13 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for name, checks in (("with checks", True), ("without", False)):
         place = SimExecutor(arguments.arch, checks=checks)
-        attention(**arrays, device=place)
-        times = []
-        for _ in range(arguments.repeats):
-            start = time.perf_counter()
-            attention(**arrays, device=place)
-            times.append(time.perf_counter() - start)
-        seconds = statistics.median(times)
+        seconds = median(partial(attention, **arrays, device=place), arguments.repeats)
         rows.append((name, f"{seconds:.3f}", f"{32e-6 * executions / seconds:.1f}"))
     facts = circumstances()
     print(f"{platform.machine()}, {facts['date']}  {facts['command']}")
@@ -100,6 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"python {platform.python_version()}  numpy {np.__version__}  numba {numba}")
     print(f"\nattention {workload}, {32e-6 * executions:.2f} million thread-instructions\n")
     print_rows(("", "s", "M/s"), rows)
+    print("\nestimates\n")
+    print_rows(("", "s", "estimate"), list(estimates(workload, arrays, arguments)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"\nmost memory of the process: {peak / 1e6:.0f} MB")
     return 0

@@ -17,7 +17,14 @@ from cuda.bindings import driver as cuda
 from cuevo.arrays import dlpack
 from cuevo.arrays.array_view import BFLOAT16, ArrayView, DType, as_numpy, contiguous_strides, packed
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
-from cuevo.cuda import LEGACY_DEFAULT, NO_ORDER, describe_status, is_capturing, wait_for
+from cuevo.cuda import (
+    LEGACY_DEFAULT,
+    NO_ORDER,
+    describe_status,
+    is_capturing,
+    require_driver,
+    wait_for,
+)
 
 __all__ = [
     "BFLOAT16",
@@ -48,7 +55,7 @@ def view(
 
     Raises TypeError for what is no array or has a dtype other than bool, integer, float or
     bfloat16, ValueError for a device that is neither CPU nor CUDA, and for a readonly array that
-    has to be writable.
+    has to be writable, DeviceUnavailable for device memory where there is no driver.
 
     >>> q = view(np.zeros((2, 3), np.float16), name="q")
     >>> q.shape, q.strides, q.device
@@ -248,6 +255,8 @@ def _read_dlpack(x: Any, name: str, stream: int | None) -> ArrayView:
             f"{name}: expected an array on a CPU or a CUDA device; it is on DLPack's device type "
             f"{kind}"
         )
+    if on_device:
+        require_driver(name)
     try:
         source = StridedMemoryView.from_dlpack(
             x, _consumer(stream, ordinal) if on_device else NO_ORDER
@@ -277,6 +286,7 @@ def _read_dlpack(x: Any, name: str, stream: int | None) -> ArrayView:
 
 
 def _read_cuda_array_interface(x: Any, name: str, stream: int | None) -> ArrayView:
+    require_driver(name)
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise TypeError(f"{name}: the mask of its __cuda_array_interface__ would be lost")

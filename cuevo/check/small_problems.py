@@ -185,18 +185,20 @@ def _key_bias(module: Any, config: Any, place: SimExecutor, rng: np.random.Gener
 
 
 def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    shape = (2, 2 * config.terms + 1, 3, config.block_columns + config.width)
+    groups = 2
+    shape = (2, groups * (2 * config.terms + 1) - 1, 3, config.block_columns + config.width)
     partials = _normal(rng, shape, "f32")
-    sums = np.empty((shape[0], *shape[2:]), TYPES[config.out_dtype])
+    sums = np.empty((groups, shape[0], *shape[2:]), TYPES[config.out_dtype])
     if partials.strides[2] % 16:  # rows of loads begin at their multiples
         wide = np.empty((*shape[:3], padded(shape[3], 4)), np.float32)
         wide[..., : shape[3]] = partials
         partials = wide[..., : shape[3]]
     views = {"partials": view(partials), "sums": view(sums)}
-    values = module.parameters(config, **views)
-    grid = config.grid(shape[0], shape[2], shape[3])
+    values = module.parameters(config, **views, groups=groups)
+    grid = config.grid(shape[0], shape[2], shape[3], groups)
     _launch(module, config, place, grid, values, views.values())
-    return {"sums": (sums, partials.astype(np.float64).sum(axis=1))}
+    exact = partials.astype(np.float64)
+    return {"sums": (sums, np.stack([exact[:, g::groups].sum(axis=1) for g in range(groups)]))}
 
 
 def _pack(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:

@@ -13,7 +13,13 @@ from cuevo.cuda.context import (
     primary_context,
     relaxed_capture,
 )
-from cuevo.cuda.device_info import DeviceInfo, devices, require_device, why_none
+from cuevo.cuda.device_info import (
+    DeviceInfo,
+    devices,
+    require_device,
+    require_driver,
+    why_none,
+)
 from cuevo.cuda.side_stream import SideStream
 from cuevo.cuda.stream import (
     LEGACY_DEFAULT,
@@ -41,6 +47,7 @@ __all__ = [
     "primary_context",
     "relaxed_capture",
     "require_device",
+    "require_driver",
     "resolve_stream",
     "wait_for",
     "why_none",

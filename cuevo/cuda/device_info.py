@@ -73,6 +73,17 @@ def require_device(ordinal: int = 0) -> DeviceInfo:
     return info
 
 
+def require_driver(name: str) -> None:
+    """That there is a device at all, whose memory the array `name` may be in; DeviceUnavailable,
+    with what to do, where there is none.
+    """
+    if not devices():
+        raise DeviceUnavailable(
+            f"{name}: its elements are in the memory of a CUDA device, and there is none here: "
+            f"{why_none()}. An array in host memory runs on the CPU executor: device='sim'"
+        )
+
+
 @cache
 def _probe() -> tuple[DeviceInfo, ...] | str:
     """The devices, or why there are none."""

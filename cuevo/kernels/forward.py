@@ -36,6 +36,11 @@ class Problem:
     as they are.
     """
 
+    @property
+    def scores(self) -> int:
+        """How many there are."""
+        return self.batch * self.rows * self.heads * self.queries * self.keys
+
 
 class Tiling(Protocol):
     """A configuration as the functions here see it."""

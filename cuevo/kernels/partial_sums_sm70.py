@@ -10,6 +10,7 @@ from cuevo.toolchain.division import magic
 
 __all__ = [
     "MINIMUM_ARCH",
+    "MOST_GROUPS",
     "NAME",
     "SUMMARY",
     "Config",
@@ -26,6 +27,8 @@ MINIMUM_ARCH = 70
 _SIZES = {"f32": 4, "f16": 2, "bf16": 2}
 _THREAD_COLUMNS = 8
 _MOST_LINES = 2**31 - 1024
+MOST_GROUPS = 65535
+"""Of one launch: threadblocks in y."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,15 @@ class Config:
         """Dynamic shared memory: none."""
         return 0
 
-    def grid(self, outer: int, rows: int, columns: int) -> tuple[int, int, int]:
-        """Threadblocks of a launch, all in x: columns fastest."""
+    def grid(self, outer: int, rows: int, columns: int, groups: int = 1) -> tuple[int, int, int]:
+        """Threadblocks of a launch: in x columns, fastest, and lines; in y groups of terms."""
         lines = ceil(outer * rows / (self.threads // self.row_threads))
-        return (lines * ceil(columns / self.block_columns), 1, 1)
+        return (lines * ceil(columns / self.block_columns), groups, 1)
 
 
 def choose(out_dtype: str, count: int, columns: int, alignment: int = 16) -> Config:
-    """The configuration for `count` terms and sums that begin at a multiple of `alignment` bytes:
-    the widest stores that are aligned in every row.
+    """The configuration for groups of `count` terms and sums that begin at a multiple of
+    `alignment` bytes: the widest stores that are aligned in every row.
     """
     size = _SIZES[out_dtype]
     return Config(
@@ -105,16 +108,22 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"row_threads must divide {c.threads} threads, not {c.row_threads}"
 
 
-def parameters(config: Config, *, partials: ArrayView, sums: ArrayView) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name: partials [outer, count, rows, columns], sums
-    [outer, rows, columns].
+def parameters(
+    config: Config, *, partials: ArrayView, sums: ArrayView, groups: int = 1
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name: partials [outer, terms, rows, columns], sums
+    [groups, outer, rows, columns], in which group g has the terms g, g + groups, g + 2 groups ...
 
-    Raises ValueError for what the instance cannot do: no terms, columns that are no multiple of
-    ``width``, rows that are not aligned to its loads or stores, or too many of them.
+    Raises ValueError for what the instance cannot do: groups without terms, or too many of them,
+    columns that are no multiple of ``width``, rows that are not aligned to its loads or stores, or
+    too many of them.
     """
-    outer, count, rows, columns = partials.shape
-    if count < 1:
-        raise ValueError("partials: a sum has at least one term")
+    outer, terms, rows, columns = partials.shape
+    if not 1 <= groups <= min(terms, MOST_GROUPS):
+        raise ValueError(
+            f"partials: each of 1 to {MOST_GROUPS} groups has at least one term; this is {terms} "
+            f"terms in {groups} groups"
+        )
     if columns % config.width or sums.pointer % (config.width * sums.dtype.itemsize):
         raise ValueError(
             f"stores of {config.width} sums do not fit {columns} columns of {sums.dtype.name} "
@@ -132,9 +141,11 @@ def parameters(config: Config, *, partials: ArrayView, sums: ArrayView) -> dict[
         "partials": partials.pointer,
         "sums": sums.pointer,
         "partials_stride_outer": partials.strides[0],
-        "partials_stride_term": partials.strides[1],
+        "partials_stride_group": partials.strides[1],
+        "partials_stride_term": partials.strides[1] * groups,
         "partials_stride_row": partials.strides[2],
-        "count": count,
+        "count": ceil(terms / groups),
+        "longer_groups": (terms - 1) % groups + 1,
         "rows": rows,
         "columns": columns,
         "lines": outer * rows,

@@ -5,6 +5,8 @@ Every error names the argument, what was expected and what came.
 
 import math
 import numbers
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
 from cuevo.kernels.forward import Problem
 from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
-__all__ = ["check_backward", "check_scale", "state_problem"]
+__all__ = ["broadcast_biases", "check_backward", "check_scale", "check_shapes", "state_problem"]
 
 _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
@@ -29,6 +31,8 @@ _AXES = {
     "mask_bias": ("B", "N", "1", "1", "Lk"),
     "pair_bias": ("B", "1", "H", "Lq", "Lk"),
 }
+_BROADCAST = {"mask_bias": ("B", "N"), "pair_bias": ("B",)}
+"""Axes along which an operand may have extent 1 in the place of the problem's."""
 
 
 def state_problem(
@@ -42,16 +46,10 @@ def state_problem(
     """The problem that these arrays state; ValueError or TypeError where they do not fit each
     other.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.ndim != 5:
-            raise ValueError(f"{name}: expected {_shape_name(name)}; got {_describe(x)}")
+    present = {"q": q, "k": k, "v": v, "mask_bias": mask_bias, "pair_bias": pair_bias, "out": out}
+    check_shapes({name: x.shape for name, x in present.items() if x is not None})
     batch, rows, queries, heads, head_dim = q.shape
     keys = k.shape[2]
-    extents = {"B": batch, "N": rows, "Lq": queries, "Lk": keys, "H": heads, "D": head_dim, "1": 1}
-    present = {"q": q, "k": k, "v": v, "mask_bias": mask_bias, "pair_bias": pair_bias, "out": out}
-    for name, operand in present.items():
-        if operand is not None:
-            _check_shape(name, operand, extents)
     if q.dtype not in _TYPES:
         raise TypeError(f"q: expected float16 or bfloat16; got {q.dtype}")
     for name, operand in (("k", k), ("v", v), ("out", out)):
@@ -81,6 +79,45 @@ def state_problem(
     )
 
 
+def check_shapes(
+    shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] | None = None
+) -> None:
+    """Check that these shapes of operands, by name, fit each other: of q, k and v, and of what
+    else there is. ValueError where they do not.
+
+    labels : what messages call an operand, where that is not its name.
+    """
+    labels = labels or {}
+    for name in ("q", "k", "v"):
+        if len(shapes[name]) != 5:
+            label = labels.get(name, name)
+            raise ValueError(
+                f"{label}: expected {_shape_name(name)}; got {_describe(shapes[name])}"
+            )
+    batch, rows, queries, heads, head_dim = shapes["q"]
+    keys = shapes["k"][2]
+    extents = {"B": batch, "N": rows, "Lq": queries, "Lk": keys, "H": heads, "D": head_dim, "1": 1}
+    for name, shape in shapes.items():
+        _check_shape(name, shape, extents, labels.get(name, name))
+
+
+def broadcast_biases(views: Mapping[str, ArrayView], problem: Problem) -> dict[str, ArrayView]:
+    """The views of a call that states `problem`, with biases as large as that: where one has
+    extent 1 and the problem has another, its stride is 0.
+    """
+    extents = {"B": problem.batch, "N": problem.rows}
+    found = dict(views)
+    for name in views.keys() & _BROADCAST.keys():
+        bias = views[name]
+        shape, strides = list(bias.shape), list(bias.strides)
+        for axis in _BROADCAST[name]:
+            i = _AXES[name].index(axis)
+            if shape[i] != extents[axis]:
+                shape[i], strides[i] = extents[axis], 0
+        found[name] = replace(bias, shape=tuple(shape), strides=tuple(strides))
+    return found
+
+
 def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView) -> None:
     """Check what a backward pass for queries `q` takes beside the operands of the forward pass;
     ValueError or TypeError where it does not fit.
@@ -88,7 +125,7 @@ def check_backward(dout: ArrayView, out: ArrayView, lse: ArrayView, q: ArrayView
     batch, rows, queries, heads, head_dim = q.shape
     extents = {"B": batch, "N": rows, "Lq": queries, "H": heads, "D": head_dim}
     for name, operand in (("dout", dout), ("out", out)):
-        _check_shape(name, operand, extents)
+        _check_shape(name, operand.shape, extents)
     check_lse(lse, q)
     for name, operand in (("dout", dout), ("out", out)):
         if operand.dtype != q.dtype:
@@ -102,7 +139,7 @@ def check_lse(lse: ArrayView, q: ArrayView) -> None:
     not fit.
     """
     batch, rows, queries, heads, _ = q.shape
-    _check_shape("lse", lse, {"B": batch, "N": rows, "H": heads, "Lq": queries})
+    _check_shape("lse", lse.shape, {"B": batch, "N": rows, "H": heads, "Lq": queries})
     if lse.dtype != np.float32:
         raise TypeError(f"lse: expected float32; got {lse.dtype}")
     if 0 not in lse.shape and lse.strides != contiguous_strides(lse.shape, 4):
@@ -127,17 +164,28 @@ def check_scale(scale: float | None, head_dim: int) -> float:
 
 
 def _shape_name(name: str) -> str:
-    return f"an array [{', '.join(_AXES[name])}]"
+    single = _BROADCAST.get(name, ())
+    return f"an array [{', '.join([x + ' or 1' * (x in single) for x in _AXES[name]])}]"
 
 
-def _describe(x: ArrayView) -> str:
-    return f"{x.ndim} axes, shape {x.shape}"
+def _describe(shape: tuple[int, ...]) -> str:
+    return f"{len(shape)} axes, shape {shape}"
 
 
-def _check_shape(name: str, x: ArrayView, extents: dict[str, int]) -> None:
-    expected = tuple(extents[axis] for axis in _AXES[name])
-    if x.shape != expected:
-        raise ValueError(f"{name}: expected {_shape_name(name)} = {expected}; got {_describe(x)}")
+def _check_shape(
+    name: str, shape: tuple[int, ...], extents: Mapping[str, int], label: str = ""
+) -> None:
+    axes, single = _AXES[name], _BROADCAST.get(name, ())
+    expected = tuple([extents[axis] for axis in axes])
+    if shape == expected:
+        return
+    if len(shape) != len(axes) or any(
+        own != extent and not (own == 1 and axis in single)
+        for axis, own, extent in zip(axes, shape, expected, strict=True)
+    ):
+        raise ValueError(
+            f"{label or name}: expected {_shape_name(name)} = {expected}; got {_describe(shape)}"
+        )
 
 
 def _bias_type(name: str, bias: ArrayView, q: ArrayView) -> str:

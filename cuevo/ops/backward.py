@@ -56,10 +56,11 @@ def attention_backward(
         values that change the one chosen.
 
     dq, dk and dv are new arrays of the type and shape of q, k and v, the gradients of the biases
-    have the shapes of these, summed in float32 and rounded once. Host arrays give NumPy arrays;
-    arrays on a device give `DeviceArray`s, queued on the stream and not waited for. A row whose
-    every score is -inf has zero gradients; so has one whose lse is below -2^22, where float32 has
-    lost what the keys differ by. Results are the same bits from run to run.
+    have the shapes of these, 1 where they are broadcast, summed in float32 and rounded once. Host
+    arrays give NumPy arrays; arrays on a device give `DeviceArray`s, queued on the stream and not
+    waited for. A row whose every score is -inf has zero gradients; so has one whose lse is below
+    -2^22, where float32 has lost what the keys differ by. Results are the same bits from run to
+    run.
 
     Raises ValueError or TypeError, naming the argument, before anything is launched;
     DeviceUnavailable, AssemblerError, DriverError and SimulatorError from what follows.

@@ -1,6 +1,6 @@
 """The plan of a call for the gradients of Evoformer attention.
 
-It runs up to six kernels, after copies of the operands that have to be packed (`packing`): the
+It runs kernels of four kinds, after copies of the operands that have to be packed (`packing`): the
 statistics of every query (`attention_delta_sm70`), the biases of keys (`key_bias_sm70`), the two
 sides of the scores (one of `VARIANTS` each), and the last sums of the gradients of the biases
 (`partial_sums_sm70`). The two sides do not need each other: a device has both at the same time, the
@@ -9,6 +9,7 @@ queries' on a side stream.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import ceil, isqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,13 @@ from cuevo.kernels import (
 from cuevo.kernels.backward import Problem as Side
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.kernels.forward import Problem, scale_fields
-from cuevo.ops.attention_problem import check_backward, check_scale, state_problem
+from cuevo.ops.attention_problem import (
+    broadcast_biases,
+    check_backward,
+    check_scale,
+    state_problem,
+)
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.packing import check_pack, pack_biases, pack_dout
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
@@ -61,6 +68,8 @@ Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
+_MOST_TERMS = 64
+"""Terms that are added one after the other in a sum of a bias's gradient."""
 
 
 def make_plan(
@@ -91,7 +100,7 @@ def make_plan(
     if unknown:
         raise ValueError(f"config: expected keys and queries; got {unknown.pop()!r}")
     place = executor_for(device, list(operands.values()))
-    builder = _Builder(views, place, problem, factor, config or {})
+    builder = _Builder(broadcast_biases(views, problem), place, problem, factor, config or {})
     for name in GRADS:
         result, x = f"d{name}", operands.get(name)
         if name in grads and x is not None and x.dtype != np.bool_:
@@ -105,6 +114,7 @@ def make_plan(
             )
     plan = builder.plan
     if any(plan.results) and not plan.on_copies and 0 not in (*q.shape, problem.keys):
+        plan.cpu_seconds = cpu_seconds("attention_backward", problem.scores, problem.head_dim)
         builder.add_launches(pack)
     return plan
 
@@ -233,19 +243,65 @@ class _Builder(PlanBuilder):
         self._add_small(key_bias_sm70, config, grid, values)
 
     def _add_sums(self, bias: str, queue: list[Launch]) -> None:
-        """The gradient of a bias from the sums that a side has left."""
-        name = bias.replace("bias", "sums")
-        p, sums, result = self.problem, self.views[name], self.views["d" + bias]
-        if bias == "mask_bias":
-            shape = (p.batch * p.rows, p.heads, 1, p.keys)
-            steps = (sums.strides[1], sums.strides[2], sums.strides[2])
-        else:
-            shape = (p.batch * p.heads, sums.shape[0], p.queries, p.keys)
-            steps = (sums.strides[2], sums.strides[0], sums.strides[3])
-        partials = replace(sums, shape=shape, strides=(*steps, sums.dtype.itemsize))
-        kind = "f32" if result.dtype == _FLOAT32 else p.dtype
-        config = partial_sums_sm70.choose(kind, shape[1], p.keys)
-        values = partial_sums_sm70.parameters(config, partials=partials, sums=result)
-        grid = config.grid(shape[0], shape[2], p.keys)
-        arrays = {"partials": name, "sums": "d" + bias}
+        """The gradient of a bias from the sums that a side has left: summed also over what the bias
+        is broadcast along.
+        """
+        p, result = self.problem, "d" + bias
+        batches, rows = self.views[result].shape[:2]
+        if bias == "pair_bias":
+            sums = self.views["pair_sums"]  # [chunks, B, H, Lq, Lk]: chunks and B are one axis
+            terms = sums.shape[0] * p.batch // batches
+            steps = (sums.strides[2], sums.strides[int(batches != p.batch)], sums.strides[3])
+            shape = (batches * p.heads, terms, p.queries, p.keys)
+            self._add_sum("pair_sums", shape, steps, result, queue)
+            return
+        step = self.views["mask_sums"].strides[2]  # [B, N, H, Lk]
+        target = result
+        if batches != p.batch and rows != 1:
+            # What B is summed over is not side by side with the heads: these first.
+            target, batches = "row_sums", p.batch
+            self.add_workspace(target, (batches, rows, p.keys))
+        terms = p.batch * p.rows * p.heads // (batches * rows)
+        shape = (batches * rows, terms, 1, p.keys)
+        self._add_sum("mask_sums", shape, (terms * step, step, step), target, queue)
+        if target != result:
+            step = self.views[target].strides[1]
+            steps = (0, rows * step, step)
+            self._add_sum(target, (1, batches, rows, p.keys), steps, result, queue)
+
+    def _add_sum(
+        self,
+        partials: str,
+        shape: tuple[int, int, int, int],
+        steps: tuple[int, int, int],
+        sums: str,
+        queue: list[Launch],
+    ) -> None:
+        """The array `sums` from the array `partials`, in fp32.
+
+        shape : of the partials, [outer, terms, rows, columns]; [outer, rows, columns] that of the
+            sums, whatever other axes these have.
+        steps : strides of the first three in bytes; columns are contiguous.
+
+        Of many terms, groups are summed first: side by side, and with fewer roundings on the way of
+        each term, the error being at most 2^-24 of the sum of magnitudes for each of them.
+        """
+        outer, terms, rows, columns = shape
+        target, groups = sums, 1
+        if terms > _MOST_TERMS:
+            in_a_group = min(isqrt(terms - 1) + 1, _MOST_TERMS)
+            groups = min(ceil(terms / in_a_group), partial_sums_sm70.MOST_GROUPS)
+            target = f"{partials} in {groups} groups"
+            self.add_workspace(target, (groups, outer, rows, columns))
+        read, written = self.views[partials], self.views[target]
+        read = replace(read, shape=shape, strides=(*steps, read.dtype.itemsize))
+        kind = "f32" if written.dtype == _FLOAT32 else self.problem.dtype
+        config = partial_sums_sm70.choose(kind, ceil(terms / groups), columns)
+        values = partial_sums_sm70.parameters(config, partials=read, sums=written, groups=groups)
+        grid = config.grid(outer, rows, columns, groups)
+        arrays = {"partials": partials, "sums": target}
         self._add_small(partial_sums_sm70, config, grid, values, arrays, queue)
+        if groups > 1:
+            per_group, per_outer, per_row, _ = written.strides
+            steps = (per_outer, per_group, per_row)
+            self._add_sum(target, (outer, groups, rows, columns), steps, sums, queue)

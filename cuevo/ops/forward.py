@@ -10,7 +10,13 @@ from cuevo.arrays import ArrayView
 from cuevo.executors import executor_for
 from cuevo.kernels import evoformer_forward_sm70, evoformer_forward_sm75, evoformer_forward_sm80
 from cuevo.kernels.forward import Problem, parameters
-from cuevo.ops.attention_problem import check_lse, check_scale, state_problem
+from cuevo.ops.attention_problem import (
+    broadcast_biases,
+    check_lse,
+    check_scale,
+    state_problem,
+)
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
 from cuevo.ops.packing import check_pack, pack_biases
@@ -55,9 +61,10 @@ def attention(
     q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. D is a
         multiple of 8 from 8 to 128. Any strides, zero too, as long as D is contiguous and every
         row starts at a multiple of 16 bytes: a [B, N, H, L, D] array comes as its transposed view.
-    mask_bias : [B, N, 1, 1, Lk], that type or float32, any strides; or bool, True = attend.
+    mask_bias : [B, N, 1, 1, Lk], that type or float32, any strides; or bool, True = attend. B and N
+        may be 1 each: one value for all.
     pair_bias : [B, 1, H, Lq, Lk], that type or float32, any strides: a linear layer's [B, L, L, H]
-        comes as its transposed view.
+        comes as its transposed view. B may be 1.
     scale : factor of the scores, default ``1 / sqrt(D)``.
     return_lse : also return the log-sum-exp of every row of scores, [B, N, H, Lq] float32, natural
         logarithm.
@@ -70,8 +77,8 @@ def attention(
     workspace : memory for copies of biases, an array of at least `attention_workspace` bytes that
         starts at a multiple of 256; by default taken from the stream's memory pool, and given back.
     device : where to run; see `cuevo.executors.executor_for`. None: where the arrays are; host
-        arrays on the first GPU, or on the CPU executor if there is none. "sim", "sim:sm_90",
-        "cuda:0" force it.
+        arrays on the first GPU, or on the CPU executor if there is none, with a warning if that
+        takes long. "sim", "sim:sm_90", "cuda:0" force it.
     stream : see `cuevo.cuda.stream`.
     config : a kernel configuration, or names and values that change the one chosen. One of a lower
         variant's Config class runs that variant (`cuevo.ops.dispatch`).
@@ -135,8 +142,8 @@ def _make_plan(
     config: _Config | Mapping[str, object] | None,
 ) -> Plan:
     q, k, v, lse = views["q"], views["k"], views["v"], views.get("lse")
-    mask_bias, pair_bias = views.get("mask_bias"), views.get("pair_bias")
-    problem = state_problem(q, k, v, mask_bias, pair_bias, views.get("out"))
+    operands = {name: x for name, x in views.items() if name in (*_OPERANDS, "out")}
+    problem = state_problem(**operands)
     factor = check_scale(scale, problem.head_dim)
     check_pack(pack)
     if lse is not None:
@@ -144,6 +151,7 @@ def _make_plan(
         if lse.readonly:
             raise ValueError("lse: has to be writable; this array is read-only")
     place = executor_for(device, list(views.values()))
+    views = broadcast_biases(views, problem)
     builder = PlanBuilder(_OPERANDS, _RESULTS, views, place)
     builder.add_result("out", q.shape, q.dtype, empty_value=0.0)
     if return_lse or lse is not None:
@@ -151,6 +159,7 @@ def _make_plan(
         builder.add_result("lse", shape, np.dtype(np.float32), empty_value=-math.inf)
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
+    builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
     problem = pack_biases(builder, problem, pack)
     kernel, chosen = choose(VARIANTS, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)

@@ -19,6 +19,7 @@ from cuevo.arrays import (
 )
 from cuevo.cuda import NO_ORDER, resolve_stream
 from cuevo.executors import DriverExecutor
+from cuevo.ops.cpu_time import warn_of_cpu
 from cuevo.ops.plan import Plan
 
 __all__ = ["Operation", "Plans"]
@@ -89,6 +90,8 @@ class Operation:
         views = self._views(found)
         if isinstance(plan.place, DriverExecutor):
             return self._run_on_copies(plan, plan.place, views, results, options, config, workspace)
+        if device is None:
+            warn_of_cpu(plan.cpu_seconds)
         return plan.run_on_cpu([views.get(name) for name in self._names], results, workspace)
 
     def _plan(

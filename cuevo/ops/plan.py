@@ -145,6 +145,8 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     """The workspace, in the order of slots."""
     workspace_bytes: int = 0
+    cpu_seconds: float = 0.0
+    """What it takes on the CPU executor, about; 0 where nobody has to know."""
 
     @property
     def on_copies(self) -> bool:

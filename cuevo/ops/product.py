@@ -11,6 +11,7 @@ from cuevo.executors import DriverExecutor, executor_for
 from cuevo.kernels import gemm_sm70, gemm_sm75, gemm_sm80, gemm_sm90a
 from cuevo.kernels.gemm_mma import Config, Problem
 from cuevo.ops import dispatch
+from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.gemm_problem import check_factor, check_flag, check_operands, state_problem
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Addresses, Plan, PlanBuilder, check_grid
@@ -140,6 +141,8 @@ def _make_plan(
     )
     if builder.plan.on_copies or is_empty or is_zero:
         return builder.plan
+    elements = problem.batch * problem.m * problem.n
+    builder.plan.cpu_seconds = cpu_seconds("gemm", elements, problem.k)
     kernel, chosen = dispatch.choose(VARIANTS, problem, place, config)
     loaded, chosen = dispatch.load(kernel, chosen, place, fixed=config is not None)
     sums, counters = chosen.workspace(problem)

@@ -339,6 +339,7 @@ def test_device_memory_is_exported_for_the_consumers_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     capturing: set[int] = set()
+    monkeypatch.setattr(readers, "require_driver", lambda name: None)
     monkeypatch.setattr(readers, "is_capturing", lambda stream, ordinal: stream in capturing)
     exporter = Exporter(np.zeros(3, np.float32), device=(2, 5))
     assert view(exporter, stream=77).device == "cuda:5"
@@ -391,6 +392,7 @@ def test_a_refusing_dlpack_falls_back_to_the_cuda_array_interface(cai: Callable[
 def cai(monkeypatch: pytest.MonkeyPatch) -> type:
     """A class of arrays with the CUDA array interface, of memory that the driver puts on cuda:1."""
     waits: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(readers, "require_driver", lambda name: None)
     monkeypatch.setattr(readers, "_pointer_ordinal", lambda pointer, name: 1)
     monkeypatch.setattr(readers, "wait_for", lambda *streams: waits.append(streams))
 

@@ -51,7 +51,7 @@ def run(
     results: Mapping[str, Strided],
     *,
     threads: int,
-    grid: int = 1,
+    grid: int | tuple[int, int, int] = 1,
     shared_bytes: int = 0,
     **numbers: int | float,
 ) -> LoadedKernel:
@@ -73,7 +73,8 @@ def run(
     pointers = {name: view.pointer for name, view in views.items()}
     block = kernel.params.pack(fields | pointers | numbers)
     size = (threads, 1, 1)
-    loaded.launch((grid, 1, 1), size, shared_bytes, block, buffers=list(views.values()))
+    blocks = (grid, 1, 1) if isinstance(grid, int) else grid
+    loaded.launch(blocks, size, shared_bytes, block, buffers=list(views.values()))
     if on_device:
         on_device.fetch(arrays)
     for name, x in inputs.items():

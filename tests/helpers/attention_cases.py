@@ -41,6 +41,8 @@ LAYOUTS = (
     "broadcast all",
 )
 MASK_LAYOUTS = ("packed", "padded", "keys first", "reversed", "broadcast N", "broadcast all")
+SINGLE = {"one B": (0,), "one N": (1,), "one B, N": (0, 1)}
+"""Layouts of a packed bias that has extent 1 along these axes; those of the pair bias: "one B"."""
 PAIR_LAYOUTS = (
     "packed",
     "aligned 16",
@@ -124,6 +126,22 @@ def operand(layout: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stride
         axes = {"B": (0,), "N": (1,), "L": (2,), "H": (3,), "all": (0, 1, 2, 3)}
         return lay_out(shape, dtype, broadcast=axes[layout.split()[1]])
     return lay_out(shape, dtype)
+
+
+def bias_shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    """Shapes of the biases, there or not."""
+    one = {
+        "mask_bias": SINGLE.get(case.mask_layout, ()),
+        "pair_bias": SINGLE.get(case.pair_layout, ()),
+    }
+    shapes = {
+        "mask_bias": (case.batch, case.rows, 1, 1, case.keys),
+        "pair_bias": (case.batch, 1, case.heads, case.queries, case.keys),
+    }
+    return {
+        name: tuple(1 if axis in one[name] else extent for axis, extent in enumerate(shape))
+        for name, shape in shapes.items()
+    }
 
 
 def _fused(shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> dict[str, Strided]:
@@ -267,9 +285,10 @@ def make(case: Case) -> dict[str, Strided]:
     if case.layout == "fused":
         made |= _fused(shapes, dtype)
     if case.mask != "none":
-        made["mask_bias"] = _mask(case.mask_layout, (*outer, 1, 1, case.keys), DTYPES[case.mask])
+        shape = bias_shapes(case)["mask_bias"]
+        made["mask_bias"] = _mask(case.mask_layout, shape, DTYPES[case.mask])
     if case.pair != "none":
-        shape = (case.batch, 1, case.heads, case.queries, case.keys)
+        shape = bias_shapes(case)["pair_bias"]
         made["pair_bias"] = _pair(case.pair_layout, shape, DTYPES[case.pair])
     _set_values(case, {name: x.array for name, x in made.items()}, np.random.default_rng(case.seed))
     return made

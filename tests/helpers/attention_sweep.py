@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
-from helpers.attention_cases import LAYOUTS, MASK_LAYOUTS, PAIR_LAYOUTS, VALUES, Case
+from helpers.attention_cases import LAYOUTS, MASK_LAYOUTS, PAIR_LAYOUTS, SINGLE, VALUES, Case
 
 SIZE = 240
 LENGTHS = (
@@ -110,26 +110,43 @@ def sweep(
             batch, rows, heads = (
                 (1, rows, heads) if batch > 1 else (1, rows, 1) if heads > 1 else (1, rows - 1, 1)
             )
-        yield Case(
-            dtype=dtype,
-            head_dim=head_dim,
-            queries=queries,
-            keys=keys,
-            batch=batch,
-            rows=rows,
-            heads=heads,
-            mask=dtype if mask == "own" else mask,
-            pair=dtype if pair == "own" else pair,
-            layout=layout,
-            mask_layout=mask_layout,
-            pair_layout=pair_layout,
-            values=kind,
-            offset=1e3 if index % 2 else -1e3,
-            scale=factors.deal(),
-            arch=archs.deal(),
-            shape=shapes.deal(),
-            seed=index,
+        yield _with_single_biases(
+            Case(
+                dtype=dtype,
+                head_dim=head_dim,
+                queries=queries,
+                keys=keys,
+                batch=batch,
+                rows=rows,
+                heads=heads,
+                mask=dtype if mask == "own" else mask,
+                pair=dtype if pair == "own" else pair,
+                layout=layout,
+                mask_layout=mask_layout,
+                pair_layout=pair_layout,
+                values=kind,
+                offset=1e3 if index % 2 else -1e3,
+                scale=factors.deal(),
+                arch=archs.deal(),
+                shape=shapes.deal(),
+                seed=index,
+            )
         )
+
+
+def _with_single_biases(case: Case) -> Case:
+    """The case with one bias for all batches, or rows, where it has a packed one; values that are
+    for some of these stay as they are.
+    """
+    if case.values.startswith("nan") or case.values in ("dead by mask", "far mask, padded rows"):
+        return case
+    several = {axis for axis, extent in enumerate((case.batch, case.rows)) if extent > 1}
+    fitting = [layout for layout, axes in SINGLE.items() if several.issuperset(axes)]
+    if case.mask_layout == "packed" and fitting and case.seed % 3:
+        case = replace(case, mask_layout=fitting[case.seed % len(fitting)])
+    if case.pair_layout == "packed" and "one B" in fitting:
+        case = replace(case, pair_layout="one B")
+    return case
 
 
 CASES = tuple(sweep())

@@ -150,8 +150,7 @@ def make_results(case: BackwardCase) -> dict[str, Strided]:
         "dq": (*outer, case.queries, case.heads, case.head_dim),
         "dk": k_shape,
         "dv": k_shape,
-        "dmask_bias": (*outer, 1, 1, case.keys),
-        "dpair_bias": (case.batch, 1, case.heads, case.queries, case.keys),
+        **{f"d{name}": shape for name, shape in forward.bias_shapes(case).items()},
     }
     return {
         name: lay_out(shapes[name], case.dtype_of(name))
@@ -202,8 +201,10 @@ def rounded(
         "dq": scale * product("bnhqk,bnkhd->bnqhd", narrow(ds), k),
         "dk": scale * product("bnhqk,bnqhd->bnkhd", narrow(ds), q),
         "dv": product("bnhqk,bnqhd->bnkhd", narrow(p), dout),
-        "dmask_bias": ds.sum(axis=(2, 3))[:, :, None, None],
-        "dpair_bias": ds.sum(axis=1, keepdims=True),
+        **{
+            f"d{name}": ds.sum(axis=_single(shape), keepdims=True)
+            for name, shape in forward.bias_shapes(case).items()
+        },
     }
     return {name: every[name].astype(case.dtype_of(name)) for name in case.gradients}
 
@@ -249,9 +250,16 @@ def _reached(case: BackwardCase, inputs: Mapping[str, Strided]) -> dict[str, np.
         "dq": attends.any(axis=4).swapaxes(2, 3)[..., None],
         "dk": keys,
         "dv": keys,
-        "dmask_bias": attends.any(axis=(2, 3))[:, :, None, None],
-        "dpair_bias": attends.any(axis=1, keepdims=True),
+        **{
+            f"d{name}": attends.any(axis=_single(shape), keepdims=True)
+            for name, shape in forward.bias_shapes(case).items()
+        },
     }
+
+
+def _single(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of extent 1."""
+    return tuple(axis for axis, extent in enumerate(shape) if extent == 1)
 
 
 def _check_specials(

@@ -24,7 +24,7 @@ from cuevo.executors.placement import architecture_of
 from cuevo.executors.protocol import Executor, LoadedKernel
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels.forward import Problem
-from cuevo.ops.attention_problem import check_scale, state_problem
+from cuevo.ops.attention_problem import broadcast_biases, check_scale, state_problem
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
@@ -85,7 +85,7 @@ def launch(
         config,
         scale=check_scale(case.scale, case.head_dim),
         lse=views["lse"] if with_lse else None,
-        **operands,
+        **broadcast_biases(operands, problem),
     )
     loaded.launch(
         config.grid(problem),
@@ -324,8 +324,8 @@ class ForwardVariantTests:
         assert seen("head_dim") == set(HEAD_DIMS)
         assert seen("values") == set(cases.VALUES)
         assert seen("layout") == set(cases.LAYOUTS)
-        assert seen("mask_layout") == set(cases.MASK_LAYOUTS)
-        assert seen("pair_layout") == set(cases.PAIR_LAYOUTS)
+        assert seen("mask_layout") == {*cases.MASK_LAYOUTS, *cases.SINGLE}
+        assert seen("pair_layout") == {*cases.PAIR_LAYOUTS, "one B"}
         assert seen("mask") == {"none", "f16", "f32", "bool"}
         assert seen("pair") == {"none", "f16", "f32"}
         assert {None, 0.0, -0.3, 1e-20, -1e-25} < seen("scale")

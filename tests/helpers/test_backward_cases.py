@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import attention_cases
 from helpers import backward_cases as cases
-from helpers.attention_cases import MASK_LAYOUTS, PAIR_LAYOUTS
+from helpers.attention_cases import MASK_LAYOUTS, PAIR_LAYOUTS, SINGLE
 from helpers.backward_cases import ARGUMENTS, GRADS, BackwardCase, Strided
 from helpers.backward_sweep import CASES, HEAD_DIMS, LENGTHS, MOST_SCORES, SCALES
 from helpers.guarded import check_guards
@@ -245,8 +245,8 @@ def test_the_sweep_has_every_bias() -> None:
     both = {(case.mask != "none", case.pair != "none") for case in CASES}
     assert both == {(True, True), (True, False), (False, True), (False, False)}
     for gradient, bias, layouts in (
-        ("dmask_bias", "mask", MASK_LAYOUTS),
-        ("dpair_bias", "pair", PAIR_LAYOUTS),
+        ("dmask_bias", "mask", (*MASK_LAYOUTS, *SINGLE)),
+        ("dpair_bias", "pair", (*PAIR_LAYOUTS, "one B")),
     ):
         asked = [case for case in CASES if gradient in case.gradients]
         types = {(getattr(case, bias), case.bias_grad_dtype) for case in asked}

@@ -17,7 +17,7 @@ from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.evoformer_forward_sm80 import Config, Problem
-from cuevo.ops.attention_problem import check_scale, state_problem
+from cuevo.ops.attention_problem import broadcast_biases, check_scale, state_problem
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
@@ -39,7 +39,7 @@ def launch(
         config,
         scale=check_scale(case.scale, case.head_dim),
         lse=views["lse"] if with_lse else None,
-        **operands,
+        **broadcast_biases(operands, problem),
     )
     kernel.launch(
         config.grid(problem),
@@ -110,7 +110,8 @@ def test_the_sweep_has_everything() -> None:
     assert both == {(True, True), (True, False), (False, True), (False, False)}
     with_mask = {case.mask_layout for case in CASES if case.mask != "none"}
     with_pair = {case.pair_layout for case in CASES if case.pair != "none"}
-    assert (with_mask, with_pair) == (set(cases.MASK_LAYOUTS), set(cases.PAIR_LAYOUTS))
+    assert with_mask == {*cases.MASK_LAYOUTS, *cases.SINGLE}
+    assert with_pair == {*cases.PAIR_LAYOUTS, "one B"}
     assert seen("arch") == {"sm_80", "sm_86", "sm_90"}
     assert seen("shape") >= {None, *range(max(len(shapes) for _, shapes in forward.SHAPES))}
     assert {None, 0.0, 1.0} < seen("scale")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blocks.harness import check_all, empty, parts, run
-from helpers.covering import covering, every
+from helpers.covering import covering
 from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
 
 from cuevo.architectures import architecture
@@ -35,6 +35,8 @@ class Case:
     out_dtype: str
     columns: int
     count: int = 1
+    """Terms of all groups."""
+    groups: int = 1
     outer: int = 1
     rows: int = 1
     order: str = "terms first"
@@ -47,7 +49,8 @@ class Case:
     @property
     def config(self) -> partial_sums.Config:
         alignment = max(self.alignment, DTYPES[self.out_dtype].itemsize)
-        chosen = partial_sums.choose(self.out_dtype, self.count, self.columns, alignment)
+        terms = -(-self.count // self.groups)
+        chosen = partial_sums.choose(self.out_dtype, terms, self.columns, alignment)
         changes: dict[str, Any] = dict(self.changes)
         return replace(chosen, **changes)
 
@@ -79,25 +82,28 @@ def check(place: Executor, case: Case) -> None:
     source = operand(case)
     dtype = DTYPES[case.out_dtype]
     shift = case.alignment % 16
-    result = empty((case.outer, case.rows, case.columns), dtype, shift=max(shift, 0))
+    shape = (case.groups, case.outer, case.rows, case.columns)
+    result = empty(shape, dtype, shift=max(shift, 0))
     everything = host_views(dict(partials=source, sums=result), readonly=False)
-    numbers = partial_sums.parameters(config, **everything)
+    numbers = partial_sums.parameters(config, **everything, groups=case.groups)
     run(
         place,
         render(partial_sums.NAME, partial_sums.values(config)),
         dict(partials=source),
         dict(sums=result),
         threads=config.threads,
-        grid=config.grid(case.outer, case.rows, case.columns)[0],
+        grid=config.grid(case.outer, case.rows, case.columns, case.groups),
         **{name: value for name, value in numbers.items() if name not in everything},
     )
     with np.errstate(all="ignore"):
-        in_order = source.array[:, 0].copy()
-        for t in range(1, case.count):
-            in_order += source.array[:, t]
+        in_order = np.full(shape, -0.0, F32)
+        exact, size = np.zeros(shape), np.zeros(shape)
+        for t in range(case.count):
+            term = source.array[:, t]
+            in_order[t % case.groups] += term
+            exact[t % case.groups] += term
+            size[t % case.groups] += np.abs(term)
         rounded = in_order.astype(dtype)
-        exact = source.array.astype(np.float64).sum(axis=1)
-        size = np.abs(source.array.astype(np.float64)).sum(axis=1)
         found = np.ascontiguousarray(result.array)
         bits = f"u{dtype.itemsize}"
         differs = found.view(bits) != np.ascontiguousarray(rounded).view(bits)
@@ -112,31 +118,35 @@ def check(place: Executor, case: Case) -> None:
             fail(case, "sums: far from float64", far, wide, exact)
 
 
+FIELDS: dict[str, tuple[Any, ...]] = dict(
+    out_dtype=OUT_DTYPES,
+    columns=(1, 2, 3, 4, 5, 8, 12, 62, 64, 104, 256, 257, 264, 514),
+    count=(1, 2, 3, 4, 5, 9),
+    groups=(1, 2, 3),
+    outer=(1, 3),
+    rows=(1, 7, 33),
+    order=tuple(ORDERS),
+    values=("normal", "not finite", "zeros", "halfway"),
+    alignment=(16, 8, 4, 2),
+    changes=((), (("threads", 64),), (("terms", 1),), (("terms", 8),), (("row_threads", 4),)),
+)
+
+
 @cache
 def cases() -> tuple[Case, ...]:
     """Every two values of different fields meet."""
-    found = every(
-        Case,
-        out_dtype=OUT_DTYPES,
-        columns=(1, 2, 3, 4, 5, 8, 12, 62, 64, 104, 256, 257, 264, 514),
-        count=(1, 2, 3, 4, 5, 9),
-        outer=(1, 3),
-        rows=(1, 7, 33),
-        order=tuple(ORDERS),
-        values=("normal", "not finite", "zeros", "halfway"),
-        alignment=(16, 8, 4, 2),
-        changes=((), (("threads", 64),), (("terms", 1),), (("terms", 8),), (("row_threads", 4),)),
-    )
     rng = np.random.default_rng(0)
+    drawn = (
+        Case(**{name: values[rng.integers(len(values))] for name, values in FIELDS.items()})
+        for _ in range(8000)
+    )
+    found = [
+        case
+        for case in drawn
+        if case.groups <= case.count and case.alignment >= DTYPES[case.out_dtype].itemsize
+    ]
     return tuple(
-        covering(
-            [
-                case
-                for case in found
-                if case.alignment >= DTYPES[case.out_dtype].itemsize and rng.random() < 0.02
-            ],
-            cost=lambda case: case.outer * case.count * case.rows * case.columns,
-        )
+        covering(found, cost=lambda case: case.outer * case.count * case.rows * case.columns)
     )
 
 
@@ -235,8 +245,10 @@ def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> Non
 @pytest.mark.unit
 def test_what_an_instance_cannot_do_is_refused() -> None:
     config = partial_sums.Config()
-    with pytest.raises(ValueError, match="partials: a sum has at least one term"):
-        partial_sums.parameters(config, **views(count=0))
+    for count, groups in ((0, 1), (2, 3), (2, 0), (70000, 65536)):
+        words = f"1 to 65535 groups has at least one term; this is {count} terms in {groups} groups"
+        with pytest.raises(ValueError, match=words):
+            partial_sums.parameters(config, **views(count=count), groups=groups)
     for wrong in (views(columns=6), views(shift=8)):
         with pytest.raises(ValueError, match=r"stores of 4 sums do not fit \d columns of"):
             partial_sums.parameters(config, **wrong)

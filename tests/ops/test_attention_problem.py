@@ -13,12 +13,18 @@ import pytest
 
 from cuevo.arrays import ArrayView, view
 from cuevo.kernels.evoformer_forward_sm80 import Problem
-from cuevo.ops.attention_problem import check_scale, state_problem
+from cuevo.ops.attention_problem import (
+    broadcast_biases,
+    check_scale,
+    check_shapes,
+    state_problem,
+)
 
 pytestmark = pytest.mark.unit
 
 B, N, LQ, LK, H, D = 2, 3, 4, 5, 6, 16
 BF16 = ml_dtypes.bfloat16
+ZEROS = np.zeros
 
 
 def views(**changes: Any) -> dict[str, ArrayView]:
@@ -121,6 +127,47 @@ def test_broadcast_and_reversed_inputs_are_right() -> None:
     assert (problem.mask, problem.pair, problem.pair_alignment) == ("bool", "f32", 16)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "single"),
+    [
+        ("mask_bias", (1, N, 1, 1, LK), {0}),
+        ("mask_bias", (B, 1, 1, 1, LK), {1}),
+        ("mask_bias", (1, 1, 1, 1, LK), {0, 1}),
+        ("mask_bias", (B, N, 1, 1, LK), set()),
+        ("pair_bias", (1, 1, H, LQ, LK), {0}),
+        ("pair_bias", (B, 1, H, LQ, LK), set()),
+    ],
+)
+def test_extents_of_1_are_broadcast_by_strides_of_0(
+    name: str, shape: tuple[int, ...], single: set[int]
+) -> None:
+    given = views(**{name: ZEROS(shape, BF16)})
+    problem = state_problem(**given)
+    assert problem == replace(state_problem(**views()), **{name.removesuffix("_bias"): "bf16"})
+    found = broadcast_biases(given, problem)
+    full = {"mask_bias": (B, N, 1, 1, LK), "pair_bias": (B, 1, H, LQ, LK)}
+    bias, before = found.pop(name), given[name]
+    assert (bias.shape, bias.pointer, bias.owner) == (full[name], before.pointer, before.owner)
+    assert bias.strides == tuple(0 if i in single else x for i, x in enumerate(before.strides))
+    assert all(found[key] is x or x.shape == full[key] for key, x in given.items() if key != name)
+
+
+def test_an_extent_of_1_that_is_the_problems_keeps_its_stride() -> None:
+    x = view(ZEROS((1, 1, 3, 1, 8), np.float16))
+    mask = strided(ZEROS((1, 1, 1, 1, 3), np.float16), 1, 48)
+    given = {"q": x, "k": x, "v": x, "mask_bias": mask}
+    assert broadcast_biases(given, state_problem(**given))["mask_bias"].strides == mask.strides
+
+
+def test_shapes_alone_and_names_of_the_callers() -> None:
+    shapes = {name: x.shape for name, x in views().items()}
+    check_shapes(shapes | {"mask_bias": (1, 1, 1, 1, LK)})
+    with pytest.raises(ValueError, match=r"^biases\[0\]: expected .* got 5 axes, shape \(1, 2, "):
+        check_shapes(shapes | {"mask_bias": (1, 2, 1, 1, LK)}, {"mask_bias": "biases[0]"})
+    with pytest.raises(ValueError, match=r"^V: expected an array \[B, N, Lk, H, D\]; got 3 axes"):
+        check_shapes(shapes | {"v": (1, 2, 3)}, {"v": "V"})
+
+
 def test_strides_of_single_positions_say_nothing() -> None:
     """NumPy and torch may give any stride to an axis of extent 1."""
     x = np.zeros((1, 1, 3, 1, 8), np.float16)
@@ -156,7 +203,6 @@ def test_masks_of_any_strides_are_right() -> None:
 
 # -- What is refused -------------------------------------------------------------------------------
 
-ZEROS = np.zeros
 REFUSED = {
     "q of four axes": (
         dict(q=ZEROS((N, LQ, H, D), BF16)),
@@ -187,22 +233,45 @@ REFUSED = {
     "mask of two axes": (
         dict(mask_bias=ZEROS((N, LK), np.float32)),
         ValueError,
-        r"^mask_bias: expected an array \[B, N, 1, 1, Lk\] = \(2, 3, 1, 1, 5\); got 2 axes",
+        r"^mask_bias: expected .*\[B or 1, N or 1, 1, 1, Lk\] = \(2, 3, 1, 1, 5\); got 2 axes",
     ),
     "mask of queries": (
         dict(mask_bias=ZEROS((B, N, 1, 1, LQ), np.float32)),
         ValueError,
         "^mask_bias: expected",
     ),
-    "mask of one batch": (
-        dict(mask_bias=ZEROS((1, N, 1, 1, LK), np.float32)),
+    **{
+        f"mask of {shape[0]} batches, {shape[1]} rows, {shape[2]} heads": (
+            dict(mask_bias=ZEROS((*shape, 1, LK), np.float32)),
+            ValueError,
+            r"^mask_bias: expected .*\[B or 1, N or 1, 1, 1, Lk\] = \(2, 3, 1, 1, 5\); got 5 axes",
+        )
+        for shape in ((3, N, 1), (B, 2, 1), (1, 2, 1), (0, 1, 1), (1, 1, H))
+    },
+    "mask of one key": (
+        dict(mask_bias=ZEROS((1, 1, 1, 1, 1), np.float32)),
         ValueError,
-        "^mask_bias: expected",
+        r"^mask_bias: expected .* = \(2, 3, 1, 1, 5\); got 5 axes, shape \(1, 1, 1, 1, 1\)",
+    ),
+    "pair of three batches": (
+        dict(pair_bias=ZEROS((3, 1, H, LQ, LK), BF16)),
+        ValueError,
+        r"^pair_bias: expected .*\[B or 1, 1, H, Lq, Lk\] = \(2, 1, 6, 4, 5\); got 5 axes",
+    ),
+    "pair of one head": (
+        dict(pair_bias=ZEROS((1, 1, 1, LQ, LK), BF16)),
+        ValueError,
+        r"^pair_bias: expected an array \[B or 1, 1, H, Lq, Lk\]",
+    ),
+    "q of one batch": (
+        dict(q=ZEROS((1, N, LQ, H, D), BF16)),
+        ValueError,
+        r"^k: expected an array \[B, N, Lk, H, D\] = \(1, 3, 5, 6, 16\); got 5 axes",
     ),
     "pair of every row": (
         dict(pair_bias=ZEROS((B, N, H, LQ, LK), BF16)),
         ValueError,
-        r"^pair_bias: expected an array \[B, 1, H, Lq, Lk\] = \(2, 1, 6, 4, 5\)",
+        r"^pair_bias: expected an array \[B or 1, 1, H, Lq, Lk\] = \(2, 1, 6, 4, 5\)",
     ),
     "pair transposed": (
         dict(pair_bias=ZEROS((B, 1, H, LK, LQ), BF16)),
