@@ -28,6 +28,8 @@ from helpers import sweep_kernels  # noqa: E402
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # JAX, which reads these when it is imported, would take three quarters of the device's memory when
 # it starts, and as much again in the next process.
+# On the CPU it is to have four devices.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
 

@@ -1,4 +1,6 @@
-"""cuevo.jax: values and gradients against plain float32 attention in JAX, eager and compiled."""
+"""cuevo.jax: values and gradients against plain float32 attention in JAX, eager and compiled, and
+under JAX's transformations.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,85 +9,23 @@ import numpy as np
 import pytest
 
 jax: Any = pytest.importorskip("jax")
-op: Any = pytest.importorskip("cuevo.jax")
+
+from helpers.jax_calls import (  # noqa: E402
+    DEVICES,
+    NAMES,
+    check,
+    loss_of,
+    make,
+    plain,
+    recorded,
+    split,
+)
+
+from cuevo import jax as op  # noqa: E402
+
 jnp: Any = jax.numpy
-
-NAMES = ("q", "k", "v", "mask_bias", "pair_bias")
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.kernel),
-    pytest.param("gpu", marks=pytest.mark.gpu),
-]
-SIZES = {"cpu": (1, 2, 24, 40, 2, 16), "gpu": (2, 5, 150, 133, 3, 32)}
-"""B, N, Lq, Lk, H, D."""
-TOLERANCE = {"bfloat16": 1e-2, "float16": 1.5e-3}
+SMALL = (1, 1, 8, 8, 1, 8)
 COMPILED = pytest.mark.parametrize("compiled", [jax.jit, lambda call: call], ids=["jit", "eager"])
-
-
-def make(
-    device: str, dtype: str = "bfloat16", mask: str = "float32", pair: str = "bfloat16"
-) -> dict[str, Any]:
-    """Arguments; a bias of type "" is left out."""
-    try:
-        place = jax.devices(device)[0]
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    batch, rows, queries, keys, heads, head_dim = SIZES[device]
-    kinds = {
-        "q": ((batch, rows, queries, heads, head_dim), dtype),
-        "k": ((batch, rows, keys, heads, head_dim), dtype),
-        "v": ((batch, rows, keys, heads, head_dim), dtype),
-        "mask_bias": ((batch, rows, 1, 1, keys), mask),
-        "pair_bias": ((batch, 1, heads, queries, keys), pair),
-    }
-    rng = np.random.default_rng(0)
-    made = {}
-    for name, (shape, kind) in kinds.items():
-        x = rng.standard_normal(shape)
-        if kind:
-            x = x < 1 if kind == "bool" else x
-            made[name] = jax.device_put(x.astype(jnp.dtype(kind)), place)
-    return made
-
-
-def plain(
-    q: Any, k: Any, v: Any, mask_bias: Any = None, pair_bias: Any = None, scale: Any = None
-) -> Any:
-    """The same in float32, matrix by matrix."""
-    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    scores = jnp.einsum("bnqhd,bnkhd->bnhqk", q, k, precision="highest")
-    scores *= q.shape[-1] ** -0.5 if scale is None else scale
-    if mask_bias is not None and mask_bias.dtype == jnp.bool_:
-        scores = jnp.where(mask_bias, scores, -jnp.inf)
-    elif mask_bias is not None:
-        scores += mask_bias
-    if pair_bias is not None:
-        scores += pair_bias
-    weights = jax.nn.softmax(scores, -1)
-    return jnp.einsum("bnhqk,bnkhd->bnqhd", weights, v, precision="highest")
-
-
-def loss_of(call: Callable[..., Any], **more: Any) -> Callable[..., Any]:
-    """A function of the operands by name, whose dout is nowhere zero."""
-
-    def loss(floats: dict[str, Any], others: dict[str, Any]) -> Any:
-        out = call(**floats, **others, **more).astype(jnp.float32)
-        return (out * jnp.cos(jnp.arange(out.size).reshape(out.shape))).sum()
-
-    return loss
-
-
-def split(arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What can be differentiated, and the rest."""
-    floats = {name: x for name, x in arguments.items() if x.dtype != jnp.bool_}
-    return floats, {name: x for name, x in arguments.items() if name not in floats}
-
-
-def check(name: str, found: Any, expected: Any, dtype: str) -> None:
-    assert found.shape == expected.shape, name
-    assert found.devices() == expected.devices(), name
-    exact = np.asarray(expected).astype(np.float64)
-    error = np.linalg.norm(np.asarray(found).astype(np.float64) - exact) / np.linalg.norm(exact)
-    assert error < TOLERANCE[dtype], f"{name}: relative error {error:.3g}"
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -107,12 +47,25 @@ def test_values_and_gradients(
     out = compiled(op.evoformer_attention)(**arguments)
     assert out.dtype == jnp.dtype(dtype)
     check("out", out, plain(**arguments), dtype)
+    assert out.devices() == arguments["q"].devices()
     found = compiled(jax.grad(loss_of(op.evoformer_attention)))(*split(arguments))
     expected = jax.grad(loss_of(plain))(*split(arguments))
     assert found.keys() == expected.keys()
     for name, x in found.items():
         assert x.dtype == arguments[name].dtype, name
         check("d" + name, x, expected[name], dtype)
+
+
+SCALES = [np.float32(2), np.float64(2), np.array(2), jnp.float32(2), 2]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: type(scale).__name__)
+@COMPILED
+def test_numbers_for_a_scale(scale: Any, compiled: Callable[..., Any]) -> None:
+    arguments = make("cpu", sizes=SMALL)
+    found = compiled(lambda: op.evoformer_attention(**arguments, scale=scale))()
+    assert (found == op.evoformer_attention(**arguments, scale=2.0)).all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -150,20 +103,14 @@ def test_only_needed_gradients(
     compiled: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-    compute = op.attention_backward
-
-    def record(**call: Any) -> Any:
-        asked.append(tuple(call["grads"]))
-        return compute(**call)
-
-    monkeypatch.setattr(op, "attention_backward", record)
     arguments = make(device)
     floats = {name: arguments[name] for name in needed}
     others = {name: x for name, x in arguments.items() if name not in needed}
-    found = compiled(jax.grad(loss_of(op.evoformer_attention)))(floats, others)
-    jax.block_until_ready(found)
-    assert asked == [needed]
+    with recorded(monkeypatch) as calls:
+        found = compiled(jax.grad(loss_of(op.evoformer_attention)))(floats, others)
+        jax.block_until_ready(found)
+    shape = arguments["q"].shape
+    assert calls == [(shape,), (shape, needed)]
     assert found.keys() == set(needed)
     everything = jax.grad(loss_of(op.evoformer_attention))(arguments, {})
     for name, x in found.items():
@@ -204,16 +151,108 @@ def test_no_keys(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_transformations(device: str) -> None:
-    arguments = make(device)
-    values = list(arguments.values())
-    stacked = [jnp.stack([x, x[::-1]]) for x in values]
-    mapped = jax.vmap(op.evoformer_attention)(*stacked)
-    assert (mapped[0] == op.evoformer_attention(*values)).all()
-    assert (mapped[1] == op.evoformer_attention(*(x[::-1] for x in values))).all()
+@pytest.mark.parametrize(
+    "shared",
+    [(), ("q", "v"), ("k", "mask_bias", "pair_bias")],
+    ids=lambda names: " ".join(names) or "nothing",
+)
+def test_vmap_is_one_call(
+    device: str, shared: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 elements, along another axis in each array."""
+    sizes = (2, 1, 9, 16, 2, 8)
+    arguments = make(device, sizes=sizes)
+    places = {
+        name: None if name in shared else place for place, name in enumerate(arguments, start=-2)
+    }
+    factors = jnp.asarray([1, -1, 0.5])
+    elements = [
+        {name: x if name in shared else (x * f).astype(x.dtype) for name, x in arguments.items()}
+        for f in factors
+    ]
+    stacked = {
+        name: x if name in shared else jnp.stack([e[name] for e in elements], places[name])
+        for name, x in arguments.items()
+    }
     loss = loss_of(op.evoformer_attention)
-    found = jax.jit(jax.grad(jax.checkpoint(loss)))(arguments, {})
+    value_and_gradient = jax.value_and_grad(lambda floats: loss(floats, {}))
+    over = jax.vmap(value_and_gradient, in_axes=(places,))
+    total = jax.grad(
+        lambda floats: jax.vmap(lambda x: loss(x, {}), in_axes=(places,))(floats).sum()
+    )
+    with recorded(monkeypatch) as calls:
+        values, gradients = jax.block_until_ready(over(stacked))
+        jax.block_until_ready(sums := total(stacked))
+    batch, rows, *rest = arguments["q"].shape
+    into_batch, into_rows = (3 * batch, rows, *rest), (batch, 3 * rows, *rest)
+    forward = into_rows if "pair_bias" in shared else into_batch
+    # Gradients of each element are for biases of its own.
+    assert calls == [(forward,), (into_batch, NAMES), (forward,), (forward, NAMES)]
+    each = [value_and_gradient(x) for x in elements]
+    assert (values == jnp.stack([value for value, _ in each])).all()
+    for name in NAMES:
+        expected = jnp.stack([gradient[name] for _, gradient in each])
+        check(f"d{name} of each", gradients[name], expected, "bfloat16")
+        if name in shared:
+            expected = expected.astype(jnp.float32).sum(0)
+        else:
+            expected = jnp.moveaxis(expected, 0, places[name])
+        check(f"d{name}", sums[name], expected, "bfloat16")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vmap_of_vmap(device: str) -> None:
+    """Rows of pairs: the way of a model that is written for one row."""
+    q, k, v, mask_bias, pair_bias = make(device, sizes=(2, 3, 8, 8, 1, 8)).values()
+
+    def row(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:
+        one = (x[None, None] for x in (q, k, v, mask_bias))
+        return op.evoformer_attention(*one, pair_bias[None])[0, 0]
+
+    rows = jax.vmap(jax.vmap(row, in_axes=(0, 0, 0, 0, None)))
+    out = rows(q, k, v, mask_bias, pair_bias)
+    assert (out == op.evoformer_attention(q, k, v, mask_bias, pair_bias)).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_layers_in_a_scan_are_recomputed(device: str) -> None:
+    arguments = make(device, sizes=SMALL)
+
+    def scanned(arguments: dict[str, Any]) -> Any:
+        def layer(q: Any, _: None) -> tuple[Any, None]:
+            return op.evoformer_attention(**arguments | {"q": q}), None
+
+        return jax.lax.scan(jax.checkpoint(layer), arguments["q"], None, length=2)[0]
+
+    def unrolled(arguments: dict[str, Any]) -> Any:
+        inner = op.evoformer_attention(**arguments)
+        return op.evoformer_attention(**arguments | {"q": inner})
+
+    found, expected = (
+        jax.jit(jax.grad(lambda x, call=call: call(x).sum()))(arguments)
+        for call in (scanned, unrolled)
+    )
+    for name, x in found.items():
+        check("d" + name, x, expected[name], "bfloat16")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_donated_argument(device: str) -> None:
+    arguments = make(device, sizes=SMALL)
+    expected = op.evoformer_attention(**arguments)
+    q = arguments.pop("q").copy()
+    found = jax.jit(op.evoformer_attention, donate_argnums=0)(q, **arguments)
+    assert q.is_deleted()
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_jit(device: str) -> None:
+    arguments = make(device, sizes=SMALL)
+    loss = loss_of(op.evoformer_attention)
     expected = jax.grad(loss)(arguments, {})
+    with jax.disable_jit():
+        found = jax.grad(loss)(arguments, {})
     for name, x in found.items():
         assert (x == expected[name]).all(), name
 
@@ -269,3 +308,30 @@ def test_bad_input(
     call = RIGHT | changes
     with pytest.raises(error, match=message):
         compiled(lambda: op.evoformer_attention(**call))()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "transformed, message",
+    [
+        (lambda call, q: jax.jvp(call, (q,), (q,)), "derivatives in forward mode"),
+        (lambda call, q: jax.jit(jax.jacfwd(call))(q), "derivatives in forward mode"),
+        (
+            lambda call, q: jax.grad(lambda x: jax.grad(lambda y: call(y).sum())(x).sum())(q),
+            "second derivatives",
+        ),
+        (lambda call, q: jax.export.export(jax.jit(call))(q), "host_callbacks"),
+    ],
+    ids=["jvp", "jacfwd", "grad of grad", "export"],
+)
+def test_what_is_not_available(transformed: Callable[..., Any], message: str) -> None:
+    rest = {name: x for name, x in RIGHT.items() if name != "q"}
+    with pytest.raises(NotImplementedError, match=message):
+        transformed(lambda q: op.evoformer_attention(q, **rest), jnp.asarray(RIGHT["q"]))
+
+
+@pytest.mark.unit
+def test_a_scale_that_is_traced() -> None:
+    call = jax.jit(lambda scale: op.evoformer_attention(**RIGHT, scale=scale))
+    with pytest.raises(TypeError, match="scale: expected a number that is known while tracing"):
+        call(2.0)
