@@ -308,14 +308,15 @@ class Launches(DriverExecutor):
     def __init__(self) -> None:
         self.name, self.arch, self.context = "cuda:0", "sm_90", SimpleNamespace(current=nullcontext)
         self.info = DeviceInfo(0, "", "sm_90", 132, 232448, 60 << 20, 140 << 30, "13.0")
-        self.seen: list[tuple[int, ...]] = []
+        self.seen: list[dict[str, int]] = []
 
     def load(self, kernel: Any) -> Any:
-        addresses = load_header().kernels[kernel.name].addresses
+        struct = load_header().kernels[kernel.name]
 
         def launch(*shape: Any, buffers: Any, stream: int) -> None:
             assert stream in (5, 6)
-            self.seen.append(addresses.unpack(shape[-1][: addresses.size]))
+            addresses = struct.addresses.unpack(shape[-1][: struct.addresses.size])
+            self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
 
         return SimpleNamespace(launch=launch, spills=False, resident_blocks=lambda *shape: 1)
 
@@ -341,18 +342,19 @@ def test_repeated_calls_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         arguments, dout = make("cpu"), make_dout("cpu")
         place.seen.clear()
         out = op.evoformer_attention(**arguments)
-        _, _, _, mask, pair, result, lse = place.seen[-1]
-        assert (mask, pair) == tuple(arguments[x].data_ptr() for x in ("mask_bias", "pair_bias"))
-        assert result == out.data_ptr() and lse
+        expected = {name: x.data_ptr() for name, x in (*arguments.items(), ("out", out))}
+        forward = place.seen.pop()
+        assert forward.pop("lse") and forward == expected
         grads = torch.autograd.grad(out, list(arguments.values()), dout)
-        launched = {x for addresses in place.seen for x in addresses}
+        assert all(x["stats"] for x in place.seen if "stats" in x)  # in the workspace
+        launched = {x for addresses in place.seen for x in addresses.values()}
         assert {x.data_ptr() for x in (dout, *arguments.values(), *grads)} <= launched
         with torch.no_grad():
             op.evoformer_attention(**arguments)
-        assert place.seen[-1][-1] == 0
+        assert place.seen[-1]["lse"] == 0
         shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach())}
         op.evoformer_attention(**shifted)
-        assert place.seen[-1][0] % 16 == 0
+        assert place.seen[-1]["q"] % 16 == 0
 
 
 # -- Streams and graphs ----------------------------------------------------------------------------

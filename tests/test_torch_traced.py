@@ -80,6 +80,20 @@ def test_the_drop_in_compiled(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_autocast_compiled(device: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(op.evoformer_attention, fullgraph=True, backend=BACKEND[device])
+    dout = make_dout(device)
+    with torch.autocast(device, dtype=HALF):
+        out, found = gradients(compiled, make(device, torch.float32), dout)
+        expected_out, expected = gradients(
+            op.evoformer_attention, make(device, torch.float32), dout
+        )
+    assert out.dtype is HALF and torch.equal(out, expected_out)
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_an_exported_program_is_saved_and_loaded(device: str) -> None:
     arguments = {name: x.detach() for name, x in make(device).items()}
     rows = torch.export.Dim("rows", min=1, max=64)
@@ -159,7 +173,9 @@ def test_modes_and_fake_tensors_see_the_operators() -> None:
     with FakeTensorMode() as fakes:
         fake = op.evoformer_attention(*(fakes.from_tensor(x) for x in arguments.values()))
     assert type(fake) is not torch.Tensor
-    assert (fake.shape, fake.dtype, fake.stride()) == (out.shape, out.dtype, out.stride())
+    meta = op.evoformer_attention(*(x.to("meta") for x in arguments.values()))
+    for x in (fake, meta):
+        assert (x.shape, x.dtype, x.stride()) == (out.shape, out.dtype, out.stride())
 
 
 # -- torch.func ------------------------------------------------------------------------------------

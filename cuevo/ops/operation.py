@@ -36,10 +36,6 @@ class Plans(dict[tuple[object, ...], Plan]):
         self[key] = plan
 
 
-Found = tuple[Plan | None, list[int], tuple[object, ...], Sequence[Any]]
-"""A plan, or None, the table of addresses for it, what it is kept by, and what `view` takes for
-each array.
-"""
 MakePlan = Callable[..., Plan]
 """Checks a call and makes its plan: ``make_plan(views, *options, device=..., config=...)``.
 
@@ -85,7 +81,7 @@ class Operation:
         options : whatever else the plan depends on, hashable.
         """
         handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
-        plan, table, found = self.plan(arrays, options, device, handle, config)
+        plan, table, found = self._plan(arrays, options, device, handle, config)
         results = [*arrays[self._operands :]]
         if plan.in_place is not None:
             queue = handle if stream is None else stream
@@ -95,17 +91,15 @@ class Operation:
             return self._run_on_copies(plan, plan.place, views, results, options, config, workspace)
         return plan.run_on_cpu([views.get(name) for name in self._names], results, workspace)
 
-    def look_up(
+    def _plan(
         self,
         arrays: tuple[Any, ...],
         options: tuple[object, ...],
-        device: object = None,
-        stream: int = NO_ORDER,
-        config: Any = None,
-    ) -> Found:
-        """What a call of this kind has made before, for the arguments of `call`; a `stream` of
-        `NO_ORDER` is not made to wait.
-        """
+        device: object,
+        stream: int,
+        config: Any,
+    ) -> tuple[Plan, list[int], Sequence[Any]]:
+        """The plan of a call, its table of addresses, and what `view` takes for each array."""
         table, described, found = identify(arrays, self._labels, stream)
         table.append(0)
         key = (*described, options, device, None if config is None else _hashable(config))
@@ -113,24 +107,20 @@ class Operation:
             plan = self.plans.get(key)
         except TypeError:  # an argument that has no hash: the checks say what is wrong with it
             plan = None
-        return plan, table, key, found
-
-    def plan(
-        self,
-        arrays: tuple[Any, ...],
-        options: tuple[object, ...],
-        device: object = None,
-        stream: int = NO_ORDER,
-        config: Any = None,
-    ) -> tuple[Plan, list[int], Sequence[Any]]:
-        """The plan of a call, made if there is none, its table of addresses, and what `view` takes
-        for each array.
-        """
-        plan, table, key, found = self.look_up(arrays, options, device, stream, config)
         if plan is None:
             plan = self._make_plan(self._views(found), *options, device=device, config=config)
             self.plans.keep(key, plan)
         return plan, table, found
+
+    def look_up(
+        self, operands: Sequence[Any], options: tuple[object, ...]
+    ) -> tuple[Plan | None, list[int]]:
+        """The plan that a call with these operands and new results has made before, or None, and
+        the addresses of the operands. No stream is made to wait.
+        """
+        results = (None,) * (len(self._names) - self._operands)
+        table, described, _ = identify((*operands, *results), self._labels, NO_ORDER)
+        return self.plans.get((*described, options, None, None)), table[: self._operands]
 
     def plan_on_device(
         self, arrays: tuple[Any, ...], options: tuple[object, ...], device: object, config: Any
@@ -139,7 +129,7 @@ class Operation:
 
         No stream is made to wait.
         """
-        plan, _, found = self.plan(arrays, options, device, NO_ORDER, config)
+        plan, _, found = self._plan(arrays, options, device, NO_ORDER, config)
         if not plan.on_copies:
             return plan
         views = {name: without_gaps(x) for name, x in self._views(found).items()}

@@ -99,19 +99,22 @@ def _attend(
             return result
         out, _ = calls.forward(*operands, scale, with_lse=False)
         return out
-    except (AttributeError, TypeError, ValueError):
-        _check_tensors(labels, operands)
-        _check(labels, operands)
-        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        refused = error
+    # What can be said in the caller's words is, and the rest as it came.
+    _check_tensors(labels, operands)
+    _check(labels, operands)
+    raise refused
 
 
 def _is_eager(operands: tuple[Any, ...]) -> bool:
-    """Whether these are tensors with memory of their own, or None, and nobody records or transforms
-    what is done with them.
+    """Whether these are tensors with memory of their own, or None but for the first, and nobody
+    records or transforms what is done with them.
     """
     return (
         not torch.compiler.is_compiling()
         and _PLAIN.issuperset(map(type, operands))
+        and not (operands[0] is None or operands[0].is_meta)
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._is_tracing()
@@ -157,7 +160,7 @@ _apply: Any = _Attention.apply
 def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:
     """The operands in the type of autocast, but for biases that may have their own."""
     kind = q.device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return q, k, v, mask_bias, pair_bias
     dtype = torch.get_autocast_dtype(kind)
     kinds = (*_HALVES, torch.float32)

@@ -75,17 +75,17 @@ def _run(
     like: Tensor,
 ) -> None:
     """Write `results`, which are like the new arrays of such a call."""
-    absent = _NEW[: len(results)]
-    plan, table, *_ = operation.look_up((*operands, *absent), options)
+    plan, table = operation.look_up(operands, options)
     if plan is None or plan.in_place is None:
         operands = _readable(operands)
         if not like.is_cuda:
             operation.call((*operands, *results), options, None, None, None)
             return
-        plan, table, _ = operation.plan((*operands, *absent), options)
+        plan = operation.plan_on_device((*operands, *_NEW[: len(results)]), options, None, None)
+        _, table = operation.look_up(operands, options)
     place = plan.in_place
     assert place is not None
-    table[len(operands) : -1] = [0 if x is None else x.data_ptr() for x in results]
+    table += [0 if x is None else x.data_ptr() for x in (*results, None)]
     workspace = None
     if plan.workspace_bytes:
         # From torch's own cache of memory, which would not know of another pool.
