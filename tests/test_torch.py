@@ -313,7 +313,7 @@ class Launches(DriverExecutor):
     def load(self, kernel: Any) -> Any:
         struct = load_header().kernels[kernel.name]
 
-        def launch(*shape: Any, buffers: Any, stream: int) -> None:
+        def launch(*shape: Any, stream: int, buffers: Any = ()) -> None:
             assert stream in (5, 6)
             addresses = struct.addresses.unpack(shape[-1][: struct.addresses.size])
             self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
