@@ -118,9 +118,9 @@ class Operation:
         """The plan that a call with these operands and new results has made before, or None, and
         the addresses of the operands. No stream is made to wait.
         """
-        results = (None,) * (len(self._names) - self._operands)
-        table, described, _ = identify((*operands, *results), self._labels, NO_ORDER)
-        return self.plans.get((*described, options, None, None)), table[: self._operands]
+        table, described, _ = identify(operands, self._labels, NO_ORDER)
+        described += (None,) * (len(self._names) - self._operands)
+        return self.plans.get((*described, options, None, None)), table
 
     def plan_on_device(
         self, arrays: tuple[Any, ...], options: tuple[object, ...], device: object, config: Any
