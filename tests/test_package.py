@@ -119,11 +119,12 @@ def test_frameworks_are_imported_by_their_own_modules_only():
     assert result.stdout.split() == []
 
 
+TORCH = ("__init__", "calls", "operators")
 JAX = ("__init__", "callbacks", "folding", "lowering", "primitives")
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
     "sim/arithmetic/compiled.py": {"numba"},  # the extra "sim"
-    "torch.py": {"torch"},
+    **{f"torch/{name}.py": {"torch"} for name in TORCH},
     **{f"jax/{name}.py": {"jax"} for name in JAX},
 }
 

@@ -1,101 +1,35 @@
 """cuevo.torch: values and gradients against plain float32 attention in torch, and its manners as an
-operator of torch: needed gradients only, strides of dout, ``torch.compile``, streams, graphs.
+operator of torch: needed gradients only, any strides, autocast, streams, graphs, memory.
 """
 
-from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import compress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.torch_cases import (
+    DEVICES,
+    FULL,
+    HALF,
+    NAMES,
+    assert_same,
+    check,
+    check_all,
+    gradients,
+    make,
+    make_dout,
+    normal,
+    op,
+    plain,
+    torch,
+)
 
-torch: Any = pytest.importorskip("torch")
-op: Any = pytest.importorskip("cuevo.torch")
-
-NAMES = ("q", "k", "v", "mask_bias", "pair_bias")
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.kernel),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
-SIZES = {"cpu": (1, 2, 24, 40, 2, 16), "cuda": (2, 5, 150, 133, 3, 32)}
-"""B, N, Lq, Lk, H, D."""
-TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
-HALF, FULL = torch.bfloat16, torch.float32
-
-
-def normal(device: str, dtype: Any, shape: tuple[int, ...], seed: int) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).to(device, dtype)
-
-
-def make(device: str, dtype: Any = HALF, mask: Any = FULL, pair: Any = HALF) -> dict[str, Any]:
-    """Arguments; a bias of type None is left out."""
-    batch, rows, queries, keys, heads, head_dim = SIZES[device]
-    kinds = {
-        "q": ((batch, rows, queries, heads, head_dim), dtype),
-        "k": ((batch, rows, keys, heads, head_dim), dtype),
-        "v": ((batch, rows, keys, heads, head_dim), dtype),
-        "mask_bias": ((batch, rows, 1, 1, keys), mask),
-        "pair_bias": ((batch, 1, heads, queries, keys), pair),
-    }
-    made = {}
-    for seed, (name, (shape, kind)) in enumerate(kinds.items()):
-        if kind is torch.bool:
-            made[name] = normal(device, FULL, shape, seed) < 1
-        elif kind is not None:
-            made[name] = normal(device, kind, shape, seed).requires_grad_()
-    return made
-
-
-def make_dout(device: str, dtype: Any = HALF) -> Any:
-    batch, rows, queries, _, heads, head_dim = SIZES[device]
-    return normal(device, dtype, (batch, rows, queries, heads, head_dim), 9)
-
-
-def plain(
-    q: Any, k: Any, v: Any, mask_bias: Any = None, pair_bias: Any = None, scale: Any = None
-) -> Any:
-    """The same in float32, matrix by matrix."""
-    scores = torch.einsum("bnqhd,bnkhd->bnhqk", q.float(), k.float())
-    scores = scores * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if mask_bias is not None and mask_bias.dtype is torch.bool:
-        scores = scores.masked_fill(~mask_bias, -torch.inf)
-    elif mask_bias is not None:
-        scores = scores + mask_bias
-    if pair_bias is not None:
-        scores = scores + pair_bias
-    return torch.einsum("bnhqk,bnkhd->bnqhd", scores.softmax(-1), v.float())
-
-
-def gradients(call: Callable[..., Any], arguments: dict[str, Any], dout: Any, **more: Any) -> Any:
-    """The result, and by name the gradients of what requires one."""
-    leaves = {name: x.detach().requires_grad_(x.requires_grad) for name, x in arguments.items()}
-    out = call(**leaves, **more)
-    out.backward(dout.to(out.dtype))
-    return out.detach(), {name: x.grad for name, x in leaves.items() if x.requires_grad}
-
-
-def check(name: str, found: Any, expected: Any, dtype: Any) -> None:
-    assert found.shape == expected.shape and found.device == expected.device, name
-    error = float((found.double() - expected.double()).norm() / expected.double().norm())
-    assert error < TOLERANCE[dtype], f"{name}: relative error {error:.3g}"
-
-
-def check_all(arguments: dict[str, Any], dout: Any, **more: Any) -> None:
-    dtype = arguments["q"].dtype
-    out, found = gradients(op.evoformer_attention, arguments, dout, **more)
-    exact, expected = gradients(plain, arguments, dout, **more)
-    assert out.dtype is dtype
-    check("out", out, exact, dtype)
-    assert found.keys() == expected.keys()
-    for name, x in found.items():
-        assert x.dtype is arguments[name].dtype, name
-        check("d" + name, x, expected[name], dtype)
-
-
-def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys()
-    for name, x in found.items():
-        assert torch.equal(x, expected[name]), name
-
+from cuevo.arrays import readers
+from cuevo.cuda import DeviceInfo
+from cuevo.executors import DriverExecutor, placement
+from cuevo.ops.operation import Plans
+from cuevo.toolchain.header import load_header
 
 # -- Values ----------------------------------------------------------------------------------------
 
@@ -152,6 +86,34 @@ def test_strided_and_expanded_operands(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_operands_that_no_kernel_reads_in_place(device: str) -> None:
+    """Channels that are not contiguous, rows off by two bytes, a pair bias with heads last."""
+    arguments, dout = make(device), make_dout(device)
+    views = dict(arguments)
+    for name in ("q", "k"):
+        views[name] = arguments[name].detach().mT.contiguous().mT.requires_grad_()
+    views["v"] = off_by_two_bytes(arguments["v"].detach()).requires_grad_()
+    pair = arguments["pair_bias"].detach()
+    heads_last = pair.movedim(2, -1).contiguous().movedim(-1, 2)
+    views["pair_bias"] = heads_last.requires_grad_()
+    results = [torch.empty_like(arguments["q"])]
+    for call in (arguments, views):
+        out = op.evoformer_attention(**call)
+        results.append(out.detach())
+        found = torch.autograd.grad(out, list(call.values()), dout)
+        assert all(x.is_contiguous() for x in (out, *found))
+        results += found
+    half = len(results) // 2 + 1
+    for x, y in zip(results[1:half], results[half:], strict=True):
+        assert torch.equal(x, y)
+
+
+def off_by_two_bytes(x: Any) -> Any:
+    """A copy that does not start at a multiple of 16 bytes."""
+    return torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)[1:].view(x.shape).copy_(x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_dead_rows(device: str) -> None:
     arguments = make(device)
     with torch.no_grad():
@@ -172,6 +134,24 @@ def test_dead_rows(device: str) -> None:
         check("d" + name, x[:, :1], expected[name], HALF)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(device: str, kind: Any) -> None:
+    """q, k, v and a bias of the other 16-bit type are cast, gradients have the types given."""
+    other = torch.float16 if kind is torch.bfloat16 else torch.bfloat16
+    given = make(device, FULL, mask=other, pair=FULL)
+    cast = {name: x.to(FULL if name == "pair_bias" else kind) for name, x in given.items()}
+    cast = {name: x.detach().requires_grad_() for name, x in cast.items()}
+    dout = make_dout(device, kind)
+    expected_out, expected = gradients(op.evoformer_attention, cast, dout)
+    with torch.autocast(device, dtype=kind):
+        out = op.evoformer_attention(**given)
+    assert out.dtype is kind and torch.equal(out, expected_out)
+    out.backward(dout)
+    for name, x in given.items():
+        assert torch.equal(x.grad, expected[name].to(x.dtype)), name
+
+
 # -- Gradients -------------------------------------------------------------------------------------
 
 
@@ -181,14 +161,14 @@ def test_only_needed_gradients(
     device: str, needed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    compute = op.attention_backward
+    compute = op.calls.backward
 
-    def record(*arrays: Any, **options: Any) -> Any:
-        asked.append(tuple(options["grads"]))
-        return compute(*arrays, **options)
+    def record(*operands: Any, scale: Any, needed: Any) -> Any:
+        asked.append(tuple(compress(NAMES, needed)))
+        return compute(*operands, scale=scale, needed=needed)
 
     _, expected = gradients(op.evoformer_attention, make(device), make_dout(device))
-    monkeypatch.setattr(op, "attention_backward", record)
+    monkeypatch.setattr(op.calls, "backward", record)
     arguments = {
         name: x.detach().requires_grad_(name in needed) for name, x in make(device).items()
     }
@@ -224,8 +204,7 @@ def test_any_dout(device: str, loss: str) -> None:
     elif loss == "axes swapped":
         out.transpose(-1, -2).backward(dout.transpose(-1, -2).contiguous())
     else:
-        shifted = torch.empty(dout.numel() + 1, dtype=dout.dtype, device=device)[1:]
-        out.backward(shifted.view(dout.shape).copy_(dout))
+        out.backward(off_by_two_bytes(dout))
     found = {name: x.grad for name, x in arguments.items()}
     assert_same(found, gradients(op.evoformer_attention, arguments, dout.contiguous())[1])
 
@@ -234,8 +213,8 @@ def test_any_dout(device: str, loss: str) -> None:
 def test_an_expanded_dout_is_not_copied() -> None:
     dout = torch.ones(1, 1, 8, 2, 16, dtype=HALF)
     for expanded in (dout.expand(1, 3, 8, 2, 16), dout[:, :, :1].expand(1, 1, 8, 2, 16)):
-        assert op._with_rows(expanded) is expanded
-    assert op._with_rows(dout[..., :1].expand_as(dout)).is_contiguous()
+        assert op.calls.with_rows(expanded) is expanded
+    assert op.calls.with_rows(dout[..., :1].expand_as(dout)).is_contiguous()
 
 
 # -- The drop-in -----------------------------------------------------------------------------------
@@ -294,16 +273,15 @@ REFUSED = {
         r"mask_bias: expected .*N or 1.* = \(1, 2, 1, 1, 12\); got 5 axes, shape \(1, 3, 1, 1, 12",
     ),
     "pair of rows": ({"pair_bias": zeros(1, 2, 2, 8, 12)}, ValueError, "pair_bias: expected "),
-    "type": ({"q": zeros(1, 2, 8, 2, 16, dtype=FULL)}, TypeError, "q: expected float16 or bfloat"),
+    "type": (
+        {"q": zeros(1, 2, 8, 2, 16, dtype=FULL)},
+        TypeError,
+        r"q: expected float16 or bfloat16; got float32\. Cast it, or call under torch\.autocast",
+    ),
     "other type": (
         {"k": zeros(1, 2, 12, 2, 16, dtype=torch.float16)},
         TypeError,
         "k: expected bfloat16, the type of q; got float16",
-    ),
-    "stride": (
-        {"q": zeros(1, 2, 8, 16, 2).transpose(3, 4)},
-        ValueError,
-        "q: its last axis, D, must be contiguous",
     ),
     "scale": ({"scale": "1"}, TypeError, "scale: expected a number or None; got str"),
     "infinite scale": ({"scale": float("inf")}, ValueError, "scale: expected a finite number"),
@@ -339,56 +317,62 @@ def test_bad_input_of_the_drop_in() -> None:
         op.DS4Sci_EvoformerAttention(operands[0], mask[0], operands[2], [])
 
 
-# -- Compiled --------------------------------------------------------------------------------------
+# -- On a device -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled(device: str, dynamic: bool) -> None:
-    def layer(**arguments: Any) -> Any:
-        scaled = {name: x * 1.5 if name == "q" else x for name, x in arguments.items()}
-        return op.evoformer_attention(**scaled) * 2
+class Launches(DriverExecutor):
+    """A device, of host memory, that remembers the addresses of launches."""
 
-    torch.compiler.reset()
-    # Without a GPU there may be no compiler for what surrounds the call.
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=backend)
-    arguments, dout = make(device), make_dout(device)
-    expected_out, expected = gradients(layer, arguments, dout)
-    for _ in range(2):
-        out, found = gradients(compiled, arguments, dout)
-        assert torch.equal(out, expected_out)
-        assert_same(found, expected)
+    def __init__(self) -> None:
+        self.name, self.arch, self.context = "cuda:0", "sm_90", SimpleNamespace(current=nullcontext)
+        self.info = DeviceInfo(0, "", "sm_90", 132, 232448, 60 << 20, 140 << 30, "13.0")
+        self.seen: list[dict[str, int]] = []
 
+    def load(self, kernel: Any) -> Any:
+        struct = load_header().kernels[kernel.name]
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_drop_in_compiled(device: str) -> None:
-    def layer(**x: Any) -> Any:
-        biases = [x["mask_bias"], x["pair_bias"]]
-        return op.DS4Sci_EvoformerAttention(x["q"], x["k"], x["v"], biases)
+        def launch(*shape: Any, stream: int, buffers: Any = ()) -> None:
+            assert stream in (5, 6)
+            addresses = struct.addresses.unpack(shape[-1][: struct.addresses.size])
+            self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
 
-    torch.compiler.reset()
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    compiled = torch.compile(layer, fullgraph=True, backend=backend)
-    arguments, dout = make(device), make_dout(device)
-    out, found = gradients(compiled, arguments, dout)
-    expected_out, expected = gradients(layer, arguments, dout)
-    assert torch.equal(out, expected_out)
-    assert_same(found, expected)
+        return SimpleNamespace(launch=launch, spills=False, resident_blocks=lambda *shape: 1)
+
+    def side_stream(self, stream: int) -> Any:
+        return SimpleNamespace(forked=lambda: nullcontext(stream + 1))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_operators_are_what_torch_expects(device: str) -> None:
-    arguments = make(device)
-    forward = torch.ops.cuevo.evoformer_attention_forward.default
-    torch.library.opcheck(forward, (*arguments.values(), None))
-    torch.library.opcheck(forward, (*list(arguments.values())[:3], None, None, 0.5))
-    q, k, v, mask_bias, pair_bias = (x.detach() for x in arguments.values())
-    out, lse = forward(q, k, v, mask_bias, pair_bias, None)
-    backward = torch.ops.cuevo.evoformer_attention_backward.default
-    call = (make_dout(device), q, k, v, out, lse, mask_bias, pair_bias, None)
-    for grads in ("q k v mask_bias pair_bias", "pair_bias"):
-        torch.library.opcheck(backward, (*call, grads))
+@pytest.mark.unit
+def test_repeated_calls_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ask nothing again, and kernels get the addresses of the call's own tensors."""
+    place = Launches()
+    monkeypatch.setitem(readers._TORCH_DEVICES, torch.device("cpu"), place.name)
+    monkeypatch.setattr(placement, "executor", lambda ordinal: place)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 5, raising=False)
+    operations = (op.calls.FORWARD, op.calls.BACKWARD)
+    for operation in operations:
+        monkeypatch.setattr(operation, "plans", Plans())
+    for repeated in (False, True):
+        if repeated:
+            for operation in operations:
+                monkeypatch.setattr(operation, "_make_plan", None)
+        arguments, dout = make("cpu"), make_dout("cpu")
+        place.seen.clear()
+        out = op.evoformer_attention(**arguments)
+        expected = {name: x.data_ptr() for name, x in (*arguments.items(), ("out", out))}
+        forward = place.seen.pop()
+        assert forward.pop("lse") and forward == expected
+        grads = torch.autograd.grad(out, list(arguments.values()), dout)
+        assert all(x["stats"] for x in place.seen if "stats" in x)  # in the workspace
+        launched = {x for addresses in place.seen for x in addresses.values()}
+        assert {x.data_ptr() for x in (dout, *arguments.values(), *grads)} <= launched
+        with torch.no_grad():
+            op.evoformer_attention(**arguments)
+        assert place.seen[-1]["lse"] == 0
+        shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach())}
+        op.evoformer_attention(**shifted)
+        assert place.seen[-1]["q"] % 16 == 0
 
 
 # -- Streams and graphs ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@
     python3 tools/bench.py --workload 768,4,768,32 --workload D=64
     python3 tools/bench.py --no-peers --biases both --config stages=2 --config stages=4
     python3 tools/bench.py --direction backward             the backward pass alone
+    python3 tools/bench.py --host                           host time of calls through torch, alone
     python3 tools/bench.py --direction backward --config keys.stages=2,queries.min_blocks=1
     python3 tools/bench.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
@@ -39,6 +40,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import host_calls
 from backends import Backend, open_backend
 from checks import Expected, relative_errors
 from checks import relative_error as relative_error
@@ -81,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="N,H,L,D, or conditions such as L=768,D=32; may be given several times",
     )
     add("--direction", choices=list(DIRECTIONS), default="forward", help="what is measured")
+    add("--host", action="store_true", help="only the host time of torch's operators, both passes")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
     add(
@@ -132,6 +135,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as error:
         print(f"bench.py: {error}", file=sys.stderr)
         return 1
+    if arguments.host:
+        if backend.name != "torch":
+            parser.error("--host: torch is not installed")
+        workloads = workloads if arguments.workload else [host_calls.DEFAULT]
+        host_calls.print_host_times(backend, workloads, arguments.dtype)
+        return 0
     found, absent = [], {}
     if not arguments.no_peers:
         found, absent = import_peers_for(

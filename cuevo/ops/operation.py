@@ -115,6 +115,16 @@ class Operation:
             self.plans.keep(key, plan)
         return plan, table, found
 
+    def look_up(
+        self, operands: Sequence[Any], options: tuple[object, ...]
+    ) -> tuple[Plan | None, list[int]]:
+        """The plan that a call with these operands and new results has made before, or None, and
+        the addresses of the operands. No stream is made to wait.
+        """
+        table, described, _ = identify(operands, self._labels, NO_ORDER)
+        described += (None,) * (len(self._names) - self._operands)
+        return self.plans.get((*described, options, None, None)), table
+
     def plan_on_device(
         self, arrays: tuple[Any, ...], options: tuple[object, ...], device: object, config: Any
     ) -> Plan:

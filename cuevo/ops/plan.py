@@ -167,12 +167,14 @@ class Plan:
         """The results, queued on `stream`: the caller's arrays, and `DeviceArray`s in the place of
         None.
 
-        `table` has the addresses of operands and given results; `queue` is what the caller named
-        the stream by.
+        `table` has the addresses of operands and given results, among them those that the caller
+        has made like `new` ones; `queue` is what the caller named the stream by. `workspace` is an
+        array, or the address of memory that will do.
         """
         for i, slot, like, nbytes in self.new:
-            new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
-            table[slot] = new.pointer
+            if results[i] is None:
+                new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
+                table[slot] = new.pointer
         if not self.launches:
             self._fill(place, table, stream)
         elif not self.parts:
@@ -183,7 +185,9 @@ class Plan:
                 self._add_parts(place, table, start, stream)
                 self._launch(place, table, stream)
         else:
-            start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
+            start = workspace
+            if type(workspace) is not int:
+                start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
             with place.context.current():
                 self._add_parts(place, table, start, stream)
                 self._launch(place, table, stream)
