@@ -27,7 +27,8 @@ class HostBackend:
         )
 
     def normal(self, shape, dtype, seed):
-        return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+        kind = np.float32 if dtype == "fp32" else ml_dtypes.bfloat16
+        return np.random.default_rng(seed).standard_normal(shape).astype(kind)
 
     def part(self, array, index):
         return array[index].astype(np.float64)

@@ -65,6 +65,24 @@ def test_a_workload_is_measured_checked_and_failures_are_recorded(monkeypatch):
     assert facts["input_sets"] > 1
 
 
+@pytest.mark.unit
+def test_the_pair_bias_alone_is_fp32_if_asked_for(monkeypatch):
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    backend, seen = HostBackend(), []
+
+    def noting(inputs, biases):
+        seen.append((str(inputs.q.dtype), str(inputs.pair_bias.dtype)))
+        return attention(inputs, biases)
+
+    ours = [contender(backend, "cuevo", "both", 0.25, noting)]
+    for fp32_pair in (False, True):
+        (result,), _ = bench.measure_workload(
+            backend, Workload(3, 2, 9, 8), ours, "bf16", 2, fp32_pair=fp32_pair
+        )
+        assert result.relative_error < 1e-12
+    assert set(seen) == {("bfloat16", "bfloat16"), ("bfloat16", "float32")}
+
+
 def gradients(inputs, biases, wanted):
     arguments = arguments_of(inputs, biases)
     results = reference.attention_backward(inputs.dout, **arguments)
