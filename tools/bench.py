@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--direction", choices=list(DIRECTIONS), default="forward", help="what is measured")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
+    add("--fp32-pair", action="store_true", help="the pair bias is fp32, whatever the inputs are")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
     add(
         "--biases",
@@ -128,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "device": {**asdict(backend.facts), "backend": backend.name},
         "direction": direction.name,
         "dtype": arguments.dtype,
+        "fp32_pair": arguments.fp32_pair,
         "repeats": repeats,
         "absent": absent,
         "workloads": [],
@@ -138,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     healthy = True
     for workload in workloads:
         results, facts = measure_workload(
-            backend, workload, contenders, arguments.dtype, repeats, direction
+            backend, workload, contenders, arguments.dtype, repeats, direction, arguments.fp32_pair
         )
         healthy &= not any(
             result.is_cuevo and (result.reason or result.is_wrong) for result in results
@@ -167,12 +169,16 @@ def measure_workload(
     dtype: str,
     repeats: int,
     direction: Direction = FORWARD_PASS,
+    fp32_pair: bool = False,
 ) -> tuple[list[Result], dict[str, Any]]:
     """Results in the order of the contenders, and what the workload was measured under."""
     backend.release()
     traffic = direction.traffic(workload)
     count = input_sets(traffic, backend.facts.l2_bytes, backend.free_bytes())
     sets = [direction.inputs(backend, workload, dtype, seed) for seed in range(count)]
+    if fp32_pair:
+        shape = (1, 1, workload.heads, workload.length, workload.length)
+        sets = [replace(x, pair_bias=backend.normal(shape, "fp32", i)) for i, x in enumerate(sets)]
     expected: dict[str, Expected] = {}
     entrants: dict[str, Entrant] = {}
     errors: dict[str, dict[str, float]] = {}
