@@ -85,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--direction", choices=list(DIRECTIONS), default="forward", help="what is measured")
     add("--host", action="store_true", help="only the host time of torch's operators, both passes")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
+    add("--fp32-pair", action="store_true", help="the pair bias is fp32, whatever the inputs are")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
     add(
         "--biases",
@@ -117,7 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     arguments = parser.parse_args(argv)
     direction = with_pair_bias(
-        DIRECTIONS[arguments.direction], arguments.pair_layout, PACKS[arguments.pack]
+        DIRECTIONS[arguments.direction],
+        arguments.pair_layout,
+        fp32=arguments.fp32_pair,
+        pack=PACKS[arguments.pack],
     )
     try:
         if arguments.quick and not arguments.workload:
@@ -153,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "dtype": arguments.dtype,
         "pair_layout": arguments.pair_layout,
         "pack": arguments.pack,
+        "fp32_pair": arguments.fp32_pair,
         "repeats": repeats,
         "absent": absent,
         "workloads": [],

@@ -76,11 +76,22 @@ def _backward_configurations(texts: Sequence[str]) -> dict[str, Any]:
     return {"": None, **{text: read(text) for text in texts}}
 
 
-def with_pair_bias(direction: Direction, layout: str, pack: bool | None) -> Direction:
-    """The pass with the pair bias in a layout of `PAIR_LAYOUTS`, packed by cuevo or not."""
+def with_pair_bias(
+    direction: Direction,
+    layout: str = "contiguous",
+    *,
+    fp32: bool = False,
+    pack: bool | None = None,
+) -> Direction:
+    """The pass with the pair bias in a layout of `PAIR_LAYOUTS`, in fp32 or the type of the rest,
+    packed by cuevo or not.
+    """
 
     def inputs(backend: Backend, workload: Workload, dtype: str, seed: int) -> Inputs:
         made = direction.inputs(backend, workload, dtype, seed)
+        if fp32:
+            shape = tuple(made.pair_bias.shape)
+            made = replace(made, pair_bias=backend.normal(shape, "fp32", seed))
         if layout == "head-last":
             made = replace(made, pair_bias=backend.head_last(made.pair_bias))
         return replace(made, pack=pack)

@@ -81,6 +81,8 @@ class Tiling(choice.Threadblocks, Protocol):
     @property
     def block_streamed(self) -> int: ...
     @property
+    def score_step(self) -> tuple[int, int]: ...
+    @property
     def pass_rows(self) -> int: ...
     @property
     def pair_pass_rows(self) -> int: ...
@@ -146,8 +148,8 @@ class SideConfig:
 
 
 def most_chunks(problem: Problem) -> int:
-    """Chunks whose sums together are at most as large as q, and at least 2."""
-    sums = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
+    """Chunks whose sums together are at most as large as q, but for padding, and at least 2."""
+    sums = 4 * problem.heads * problem.queries * problem.keys
     q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
     return max(2, q // sums)
 
@@ -266,13 +268,15 @@ def parameters(
 
 
 def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
-    rate, as for the forward pass.
+    """Estimated time, arbitrary units: the scores of a multiprocessor's blocks, padded to whole
+    steps, over their rate, as for the forward pass.
     """
+    stationary_step, streamed_step = config.score_step
     groups = config.groups(problem, arch)
-    streamed = ceil(problem.streamed / config.block_streamed) * config.block_streamed
-    scores = groups * config.block_rows * config.block_stationary * streamed
+    scores = groups * config.block_rows * padded(problem.streamed, streamed_step)
+    tiles = ceil(problem.stationary / config.block_stationary)
+    mean = padded(problem.stationary, stationary_step) / tiles
     resident = config.resident(arch)
     waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
-    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
-    return blocks * scores / speed
+    last = sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return (waves * resident * mean + last * config.block_stationary) * scores / speed

@@ -63,6 +63,11 @@ class PipelinedConfig(Instruction, SideConfig):
         return self.accumulator.tile[0]
 
     @property
+    def score_step(self) -> tuple[int, int]:
+        """Stationary and streamed positions that are computed together, if any of them exists."""
+        return (self.block_stationary, self.block_streamed)
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * (self.block_stationary // self.warp_stationary)

@@ -89,6 +89,11 @@ class Config:
         return self.chunk_keys // 8
 
     @property
+    def score_step(self) -> tuple[int, int]:
+        """Queries and keys that are computed together, if any of them exists."""
+        return (self.warp_queries, self.chunk_keys)
+
+    @property
     def row_threads(self) -> int:
         """Threads that work on one row N."""
         return 32 * (self.block_queries // self.warp_queries)
@@ -304,11 +309,13 @@ class Shape:
     chunk_keys: int = 32
     excludes: frozenset[str] = frozenset()
     """Traits of problems for which the registers do not suffice; see `traits`."""
+    needs: frozenset[str] = frozenset()
+    """Traits without which a problem gains nothing by it."""
 
     def config(self, problem: Problem) -> Config:
         """The instance with this tiling that serves `problem`."""
         tiling = {field.name: getattr(self, field.name) for field in fields(self)}
-        del tiling["speed"], tiling["excludes"]
+        del tiling["speed"], tiling["excludes"], tiling["needs"]
         return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
 
 
@@ -362,6 +369,10 @@ SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
+            # With an fp32 pair bias three threadblocks of 2 x 64 fit, not four. Not measured: these
+            # have 16 warps then, and 3 bytes a score from L2 where those have 4.
+            Shape(4, 64, 32, 3, 2, False, 1.02, needs=frozenset({"f32 pair"})),
+            Shape(2, 128, 32, 3, 2, False, 1.01, needs=frozenset({"f32 pair"})),
             Shape(2, 64, 32, 3, 4, False, 1.00),
             Shape(3, 64, 64, 3, 2, True, 0.96),
             Shape(1, 64, 32, 3, 7, False, 0.95),
@@ -406,7 +417,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     present = traits(problem)
     for shape in shapes(problem.head_dim):
-        if not shape.excludes & present:
+        if shape.needs <= present and not shape.excludes & present:
             yield shape.config(problem), shape.speed
 
 

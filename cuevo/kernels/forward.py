@@ -54,6 +54,8 @@ class Tiling(Protocol):
     @property
     def block_keys(self) -> int: ...
     @property
+    def score_step(self) -> tuple[int, int]: ...
+    @property
     def pass_rows(self) -> int: ...
     @property
     def pair_pass_rows(self) -> int: ...
@@ -157,20 +159,20 @@ def parameters(
 
 
 def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the padded scores of a multiprocessor's blocks over their
-    rate.
+    """Estimated time, arbitrary units: the scores of a multiprocessor's blocks, padded to whole
+    steps (`score_step`), over their rate.
 
     A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
-    rate: by the root of their share.
+    rate: by the root of their share. It takes as long as a block that lacks nothing.
     """
-    scores = (
-        config.block_rows
-        * config.block_queries
-        * ceil(problem.keys / config.block_keys)
-        * config.block_keys
-    )
+    query_step, key_step = config.score_step
+    keys = ceil(problem.keys / key_step) * key_step
+    whole = config.block_rows * config.block_queries * keys
+    rows = problem.batch * problem.rows * problem.heads
+    blocks = config.grid(problem)[0]
+    mean = rows * ceil(problem.queries / query_step) * query_step * keys / blocks
     fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
     resident = max(1, min(config.min_blocks, fitting))
-    waves, rest = divmod(config.grid(problem)[0], arch.multiprocessors * resident)
-    blocks = waves * resident + sqrt(ceil(rest / arch.multiprocessors) * resident)
-    return blocks * scores / speed
+    waves, rest = divmod(blocks, arch.multiprocessors * resident)
+    last = sqrt(ceil(rest / arch.multiprocessors) * resident)
+    return (waves * resident * mean + last * whole) / speed

@@ -124,6 +124,11 @@ class PipelinedConfig(Instruction):
     # -- Tiles -------------------------------------------------------------------------------------
 
     @property
+    def score_step(self) -> tuple[int, int]:
+        """Queries and keys that are computed together, if any of them exists."""
+        return (self.block_queries, self.block_keys)
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * (self.block_queries // self.warp_queries)

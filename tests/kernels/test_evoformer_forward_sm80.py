@@ -299,7 +299,7 @@ def test_where_nothing_is_legal_every_objection_is_named() -> None:
     with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
         forward.choose(PROBLEM, architecture("sm_75"))
     objections = str(caught.value).split("\n")[1:]
-    assert len(objections) == len(forward.shapes(PROBLEM.head_dim))
+    assert len(objections) == len(list(forward.candidates(PROBLEM)))
     assert all("need sm_80; this is sm_75" in line for line in objections)
 
 

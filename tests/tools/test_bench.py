@@ -8,7 +8,7 @@ from helpers.host_backend import HostBackend
 import bench
 from backward_peers import GRADIENTS
 from cuevo import reference
-from directions import BACKWARD_PASS
+from directions import BACKWARD_PASS, FORWARD_PASS, with_pair_bias
 from measure import Times
 from peers import Contender, arguments_of
 from workloads import BIASES, Workload
@@ -63,6 +63,24 @@ def test_a_workload_is_measured_checked_and_failures_are_recorded(monkeypatch):
     assert failed.milliseconds is None
     assert failed.reason == "RuntimeError: no kernel"
     assert facts["input_sets"] > 1
+
+
+@pytest.mark.unit
+def test_the_pair_bias_alone_is_fp32_if_asked_for(monkeypatch):
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    backend, seen = HostBackend(), []
+
+    def noting(inputs, biases):
+        seen.append((str(inputs.q.dtype), str(inputs.pair_bias.dtype)))
+        return attention(inputs, biases)
+
+    ours = [contender(backend, "cuevo", "both", 0.25, noting)]
+    for fp32 in (False, True):
+        (result,), _ = bench.measure_workload(
+            backend, Workload(3, 2, 9, 8), ours, "bf16", 2, with_pair_bias(FORWARD_PASS, fp32=fp32)
+        )
+        assert result.relative_error < 1e-12
+    assert set(seen) == {("bfloat16", "bfloat16"), ("bfloat16", "float32")}
 
 
 def gradients(inputs, biases, wanted):
