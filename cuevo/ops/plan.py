@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, packed, view
+from cuevo.arrays import ArrayView, as_numpy, exportable, packed, view
 from cuevo.executors import DriverExecutor, Executor, LoadedKernel
 from cuevo.ops.workspace import ALIGNMENT, device_workspace, host_workspace
 from cuevo.toolchain.header import load_header
@@ -232,7 +232,7 @@ class Plan:
         inputs = [None if x is None else replace(x, readonly=True) for x in views[:count]]
         table: list[ArrayView | None] = [*inputs, *views[count:], None]
         for i, slot, like, _ in self.new:
-            results[i] = np.zeros(like.shape, like.dtype)
+            results[i] = exportable(np.zeros(like.shape, like.dtype))
             table[slot] = view(results[i])
         if not self.launches:
             for result in self.results:
