@@ -19,7 +19,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_MODULES = ("architectures", "arrays", "errors", "executors", "kernels", "layouts", "ops", "sim")
+_MODULES = (
+    *("architectures", "arrays", "cuda", "errors", "executors"),
+    *("kernels", "layouts", "ops", "sim", "toolchain"),
+)
 """Such as need no import of their own."""
 
 
