@@ -2,14 +2,18 @@
 on a CPU executor.
 """
 
-from cuevo.arrays import array_from_pointer
-from cuevo.ops import (
-    attention,
-    attention_backward,
-    attention_backward_workspace,
-    attention_workspace,
-    gemm,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cuevo.arrays import array_from_pointer
+    from cuevo.ops import (
+        attention,
+        attention_backward,
+        attention_backward_workspace,
+        attention_workspace,
+        gemm,
+    )
 
 __all__ = [
     "array_from_pointer",
@@ -21,3 +25,26 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_MODULES = (
+    *("architectures", "arrays", "cuda", "errors", "executors"),
+    *("kernels", "layouts", "ops", "sim", "toolchain"),
+)
+"""Such as need no import of their own."""
+
+
+def __getattr__(name: str) -> Any:
+    """A function or module, imported when it is first asked for: NumPy and cuda-python take some
+    tenths of a second, which who only imports cuevo need not wait for.
+    """
+    if name in _MODULES:
+        return import_module(f"cuevo.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module("cuevo.arrays" if name == "array_from_pointer" else "cuevo.ops")
+    found = globals()[name] = getattr(home, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -287,8 +287,8 @@ typedef struct gemm_params {
     const void *a;          /* [batch, m, k], 16-bit floats, one of the last two axes contiguous */
     const void *b;          /* [batch, k, n], likewise */
     const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
-    const void *bias;       /* [n], type of d, contiguous; likewise */
-    const int64_t *scatter; /* [m], contiguous: row i of the product is row scatter[i] of c and d; likewise */
+    const void *bias;       /* [n], type of d, or of a beside an fp32 d, contiguous; likewise */
+    const void *scatter;    /* [m], int64_t or int32_t, contiguous: row i of the product is row scatter[i] of c and d; likewise */
     void *d;                /* [batch, m, n], fp16, bf16 or fp32, rows contiguous */
     float *partials;        /* what a split of k leaves for the last one: Config.workspace; likewise */
     uint32_t *arrivals;     /* [batch * tiles], zeros before and after a launch; likewise */
@@ -341,8 +341,8 @@ typedef struct gemm_sm90a_params {
     uint8_t _Alignas(64) a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
     uint8_t _Alignas(64) b_map[128]; /* b [batch, k, n], likewise */
     const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
-    const void *bias;       /* [n], type of d, contiguous; likewise */
-    const int64_t *scatter; /* [m], contiguous: row i of the product is row scatter[i] of c and d; likewise */
+    const void *bias;       /* [n], type of d, or of a beside an fp32 d, contiguous; likewise */
+    const void *scatter;    /* [m], int64_t or int32_t, contiguous: row i of the product is row scatter[i] of c and d; likewise */
     void *d;                /* [batch, m, n], fp16, bf16 or fp32, rows contiguous */
 
     int64_t c_stride_batch;

@@ -112,7 +112,7 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def test_frameworks_are_imported_by_their_own_modules_only():
-    program = "import sys, cuevo; print(*{'torch', 'jax'} & set(sys.modules))"
+    program = "import sys, cuevo; cuevo.attention; print(*{'torch', 'jax'} & set(sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )

@@ -71,6 +71,8 @@ class Checkout:
             sys.path.insert(0, str(folder.resolve()))
             try:
                 self.package = importlib.import_module("cuevo")
+                for name in self.package.__all__:
+                    getattr(self.package, name)  # imported now: later, another cuevo is found
             finally:
                 sys.path.pop(0)
         found = Path(str(self.package.__file__)).parent

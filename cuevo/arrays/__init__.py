@@ -14,6 +14,7 @@ from cuevo.arrays.array_view import (
     packed,
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
+from cuevo.arrays.dlpack import exportable
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
@@ -26,6 +27,7 @@ __all__ = [
     "as_numpy",
     "contiguous_strides",
     "copy_to_host",
+    "exportable",
     "identify",
     "packed",
     "view",

@@ -204,7 +204,7 @@ def copy_to_host(
 
     The host waits for `stream`. `out` has the shape and dtype of `source`, and any strides.
     """
-    host = np.empty(source.shape, source.dtype) if out is None else out
+    host = dlpack.exportable(np.empty(source.shape, source.dtype)) if out is None else out
     if source.size == 0:
         return host
     low, high = source.extent

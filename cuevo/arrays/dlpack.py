@@ -1,10 +1,10 @@
-"""DLPack export of device memory.
+"""DLPack export of device memory, and of host arrays of bfloat16.
 
-The capsule is made by cuda.core, because its release has to be C code: a consumer may let go of a
-tensor while an exception is on its way up, and a callback written in Python, by way of ctypes,
+A device's capsule is made by cuda.core, because its release has to be C code: a consumer may let go
+of a tensor while an exception is on its way up, and a callback written in Python, by way of ctypes,
 would run with that exception pending and lose it. cuda.core has no name for bfloat16, which NumPy
-knows as a void type of 2 bytes, so bfloat16 is exported as uint16 and its type code is then written
-into the finished capsule.
+knows as a void type of 2 bytes and does not export, so bfloat16 is exported as uint16 and its type
+code is then written into the finished capsule.
 """
 
 import ctypes
@@ -95,6 +95,23 @@ def export(
     if dtype == BFLOAT16:
         name_bfloat16(capsule)
     return capsule
+
+
+class HostArray(np.ndarray[Any, Any]):
+    """A NumPy array that other libraries take by DLPack where it is of bfloat16, too."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule; the options are those of NumPy's."""
+        if self.dtype != BFLOAT16:
+            return super().__dlpack__(**options)
+        capsule = np.asarray(self).view(np.uint16).__dlpack__(**options)
+        name_bfloat16(capsule)
+        return capsule
+
+
+def exportable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`x`, as a `HostArray` of the same memory where NumPy would not export it."""
+    return x.view(HostArray) if x.dtype == BFLOAT16 else x
 
 
 def name_bfloat16(capsule: object) -> None:

@@ -88,9 +88,7 @@ def identify(
             addresses.append(0)
             described.append(None)
             continue
-        reader = known(type(x))
-        if reader is None:
-            reader = _reader(x, names[len(addresses)])
+        reader = known(type(x)) or _reader(x, names[len(addresses)])
         if reader is _read_torch:
             address = x.data_ptr()
             addresses.append(address)

@@ -124,12 +124,12 @@ def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
     b = _normal(rng, (n, k) if config.b_columns else (k, n), config.dtype)
     call: dict[str, Any] = dict(trans_a=config.a_columns, trans_b=config.b_columns)
     if config.scatter:
-        call["scatter"] = rng.permutation(m).astype(np.int64)
+        call["scatter"] = rng.permutation(m).astype(f"i{config.index_bytes}")
         call["out"] = np.zeros((m, n), TYPES[config.out_dtype])
     if config.c != "none":
         call |= dict(c=_normal(rng, (m, n), config.c), beta=0.5)
     if config.bias:
-        call["bias"] = _normal(rng, (n,), config.out_dtype)
+        call["bias"] = _normal(rng, (n,), config.bias_dtype)
     expected = reference.gemm(a, b, **call)
     found = gemm(a, b, **call, out_dtype=TYPES[config.out_dtype], device=place, config=config)
     return {"d": (np.asarray(found), expected)}

@@ -31,7 +31,7 @@ exit codes:
   130  interrupted
 
 environment:
-  CUEVO_CACHE_DIR    where assembled kernels are kept
+  CUEVO_CACHE_DIR    where rendered and assembled kernels are kept
   CUEVO_TRACEBACK=1  show Python's traceback with an error
 """
 

@@ -169,9 +169,7 @@ def check_cache() -> Iterator[Check]:
     from cuevo.toolchain import cache
 
     directory = cache.default.directory
-    advice = (
-        "Every process assembles its kernels anew; set CUEVO_CACHE_DIR to a directory of yours."
-    )
+    advice = "Every process makes its kernels anew; set CUEVO_CACHE_DIR to a directory of yours."
     if directory is None:
         yield Check("cache", "note", "this user has no home directory", advice)
         return

@@ -259,12 +259,16 @@ class DriverExecutor:
         It is taken and given back in the order of the stream: under a graph capture, by the graph.
         """
         doing = f"allocating {nbytes:,} bytes on {self.name} for {purpose}"
-        with self.context.current():
+        entered = self.context.enter()
+        try:
             address = int(check(cuda.cuMemAllocAsync(nbytes, stream), doing))
             try:
                 yield address
             finally:
                 check(cuda.cuMemFreeAsync(address, stream), doing)
+        finally:
+            if entered:
+                self.context.leave()
 
     def _allocate_outside_of_capture(self, nbytes: int) -> Buffer:
         with relaxed_capture(f"allocating {nbytes} bytes on {self.name} during a graph capture"):

@@ -2,7 +2,8 @@
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -17,9 +18,9 @@ from cuevo.toolchain.template import RenderedKernel
 _Dim = tuple[int, int, int]
 _Shape = tuple[_Dim, _Dim, int, int]
 """Grid, block, bytes of shared memory, handle of the stream."""
-_Prepared = tuple[_Shape | None, tuple[Any, ...], memoryview, int]
-"""The last launch, the driver's arguments for it, the parameter block, its pointer's
-address.
+_Prepared = tuple[_Shape | None, Callable[[], tuple[Any, ...]], memoryview]
+"""The last launch, the driver's function with all that it takes for one like it, the parameter
+block.
 """
 
 
@@ -35,7 +36,7 @@ class _ThreadState(threading.local):
         self.params = memoryview(block).cast("B")
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
-        self.prepared: _Prepared = (None, (), self.params, self.kernel_params)
+        self.prepared: _Prepared = (None, tuple, self.params)
         """All in one: what belongs to a thread is slow to look up."""
 
 
@@ -136,26 +137,27 @@ class DriverKernel:
         """
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
         wanted = (grid, block, shared_bytes, handle)
-        configured, arguments, block_params, kernel_params = self._state.prepared
+        configured, launch, block_params = self._state.prepared
         if configured != wanted:
-            arguments = self._configure(wanted)
-        if len(params) != self._size:
+            launch = self._configure(wanted)
+        try:
+            block_params[:] = params
+        except ValueError:  # of another length
             raise ValueError(
                 f"params: {self.kernel.name} takes {self._size} bytes "
                 f"({self.kernel.params.name}); got {len(params)}"
-            )
-        block_params[:] = params
+            ) from None
         entered = self._context.enter()
         try:
-            (status,) = cuda.cuLaunchKernel(self.function, *arguments, kernel_params, 0)
+            (status,) = launch()
         finally:
             if entered:
                 self._context.leave()
         if status:
             raise self._launch_error(status, wanted)
 
-    def _configure(self, wanted: _Shape) -> tuple[Any, ...]:
-        """Check a launch, and keep the driver's arguments for the next one like it."""
+    def _configure(self, wanted: _Shape) -> Callable[[], tuple[Any, ...]]:
+        """Check a launch, and keep the driver's function and arguments for the next one like it."""
         grid, block, shared_bytes, handle = wanted
         try:
             numbers = [index(number) for number in (*grid, *block, shared_bytes)]
@@ -169,9 +171,12 @@ class DriverKernel:
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
         # A stream object: the bindings would make one of the handle in each launch.
-        state, arguments = self._state, (*numbers, cuda.CUstream(handle))
-        state.prepared = (wanted, arguments, state.params, state.kernel_params)
-        return arguments
+        state, queue = self._state, cuda.CUstream(handle)
+        launch = partial(
+            cuda.cuLaunchKernel, self.function, *numbers, queue, state.kernel_params, 0
+        )
+        state.prepared = (wanted, launch, state.params)
+        return launch
 
     def _launch_error(self, status: Any, wanted: _Shape) -> DriverError:
         grid, block, shared_bytes, handle = wanted

@@ -5,13 +5,16 @@ executor can do.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda import devices
 from cuevo.executors.driver import DriverExecutor, executor
 from cuevo.executors.protocol import Executor
-from cuevo.sim import SimExecutor
+
+if TYPE_CHECKING:
+    from cuevo.sim import SimExecutor
 
 __all__ = ["architecture_of", "executor_for"]
 
@@ -54,7 +57,11 @@ def _chosen(device: object, place: str) -> Executor:
         if kind == "cuda" and (which.isdecimal() or not which):
             return executor(int(which or 0))
         raise ValueError(f"device: expected 'sim', 'sim:sm_90', 'cuda' or 'cuda:0'; got {device!r}")
-    if isinstance(device, SimExecutor | DriverExecutor):
+    if isinstance(device, DriverExecutor):
+        return device
+    from cuevo.sim import SimExecutor
+
+    if isinstance(device, SimExecutor):
         return device
     raise TypeError(
         "device: expected None, a name such as 'sim' or 'cuda:0', or an executor; got "
@@ -63,7 +70,10 @@ def _chosen(device: object, place: str) -> Executor:
 
 
 @lru_cache
-def _sim(arch: str) -> SimExecutor:
+def _sim(arch: str) -> "SimExecutor":
+    # The largest part of cuevo, which calls on a GPU have no use for.
+    from cuevo.sim import SimExecutor
+
     return SimExecutor(arch)
 
 

@@ -27,7 +27,7 @@ class ProductConfig:
     dtype: str = "bf16"
     """Type of a and b: f16 or bf16."""
     out_dtype: str = "bf16"
-    """Type of d and bias: f16, bf16 or f32."""
+    """Type of d, and of bias unless that is of the inputs: f16, bf16 or f32."""
     a_columns: bool = False
     """The columns of a are contiguous, not its rows."""
     b_columns: bool = False
@@ -36,8 +36,12 @@ class ProductConfig:
     """Type of c: none, f16, bf16 or f32."""
     bias: bool = False
     """A row vector is added to every row of d."""
+    bias_of_inputs: bool = False
+    """The row vector has the type of a and b, beside a d of f32."""
     scatter: bool = False
     """Rows of c and d go through an index vector."""
+    index_bytes: int = 8
+    """Bytes of an index: 8 or 4."""
     c_access: int = 16
     """Bytes of a load of c."""
     d_access: int = 16
@@ -71,6 +75,11 @@ class ProductConfig:
         return choice.registers(self)
 
     # -- The epilogue ------------------------------------------------------------------------------
+
+    @property
+    def bias_dtype(self) -> str:
+        """Type of the bias, where there is one."""
+        return self.dtype if self.bias_of_inputs else self.out_dtype
 
     @property
     def staged_bytes(self) -> int:
@@ -119,6 +128,7 @@ class ProductConfig:
             access=access,
             exact=self.exact,
             scatter=self.scatter,
+            index_bytes=self.index_bytes,
         )
 
     @property
@@ -148,6 +158,10 @@ def type_violations(config: ProductConfig) -> Iterator[str]:
 def output_violations(config: ProductConfig) -> Iterator[str]:
     """Why its epilogue cannot access c and d so; types are legal."""
     c = config
+    if c.bias_of_inputs and not (c.bias and c.out_dtype == "f32"):
+        yield "bias_of_inputs is for a bias beside a d of f32"
+    if c.index_bytes not in (8, 4) or (c.index_bytes != 8 and not c.scatter):
+        yield f"index_bytes must be 8, or 4 with scatter; got {c.index_bytes}"
     for name, access, dtype in (("c", c.c_access, c.c), ("d", c.d_access, c.out_dtype)):
         if dtype != "none" and (access not in (2, 4, 8, 16) or access < SIZES[dtype]):
             yield f"{name}_access must be 16, 8, 4 or 2, and at least an element; got {access}"

@@ -27,7 +27,7 @@ class Problem:
     dtype: str
     """Type of a and b: "f16" or "bf16"."""
     out_dtype: str
-    """Type of d and bias: "f16", "bf16" or "f32"."""
+    """Type of d, and of bias unless that is of the inputs: "f16", "bf16" or "f32"."""
     a_columns: bool = False
     """Whether the columns of a are contiguous, not its rows."""
     b_columns: bool = False
@@ -49,6 +49,10 @@ class Problem:
     """Whether tensor maps (cuevo.cuda.tensor_map) describe a and b: a step from a row to the next,
     or from a batch, is forward.
     """
+    bias_of_inputs: bool = False
+    """Whether the bias has the type of a and b, beside a d of f32."""
+    index_bytes: int = 8
+    """Bytes of an index of scattered rows: 8 or 4."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +254,10 @@ def violations(
         yield from _problem_violations(c, problem)
 
 
-FOLLOWING = ("dtype", "out_dtype", "a_columns", "b_columns", "c", "bias", "scatter")
+FOLLOWING = (
+    *("dtype", "out_dtype", "a_columns", "b_columns"),
+    *("c", "bias", "bias_of_inputs", "scatter", "index_bytes"),
+)
 """Fields of every configuration that are the problem's own."""
 
 

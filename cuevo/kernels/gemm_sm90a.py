@@ -419,8 +419,9 @@ class _Addresses:
     def __init__(
         self, a_map: TensorMap, b_map: TensorMap, *, context: PrimaryContext | None
     ) -> None:
-        self._struct = load_header().kernels[NAME].addresses
-        self.size = self._struct.size
+        struct = load_header().kernels[NAME].addresses
+        self.size = struct.size
+        self._pack = struct.pack
         self._maps = a_map, b_map
         self._context = context
         self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -432,7 +433,7 @@ class _Addresses:
             if len(self._encoded) >= _MAPS_KEPT:
                 self._encoded.clear()
             maps = self._encoded[a, b] = self._encode(0, a), self._encode(1, b)
-        return self._struct.pack(*maps, *others)
+        return self._pack(*maps, *others)
 
     def _encode(self, which: int, address: int) -> bytes:
         described = replace(self._maps[which], pointer=address)

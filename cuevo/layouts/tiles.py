@@ -426,6 +426,8 @@ class OutputTile:
     """Rows from a tile to the next; 0: the rows of the tile."""
     scatter: bool = False
     """Whether rows go through an index vector."""
+    index_bytes: int = 8
+    """Bytes of an index, which is signed: 8 or 4."""
 
     @property
     def row_threads(self) -> int:
@@ -476,6 +478,9 @@ class OutputTile:
                 f"rows are aligned to 16, 8, 4 or 2 bytes, and at least to their elements; got "
                 f"{self.access}"
             )
+            return
+        if self.index_bytes not in (8, 4):
+            yield f"an index has 8 or 4 bytes, not {self.index_bytes}"
             return
         if self.width * self.element_bytes not in (2, 4, 8, 16):
             yield f"{self.width} elements of {self.element_bytes} bytes are no access"

@@ -51,7 +51,7 @@ class Operands:
     bias: ArrayView | None
     """[N]"""
     scatter: ArrayView | None
-    """[M], int64"""
+    """[M], int64 or int32"""
     out: ArrayView
     """[B, rows, N], rows contiguous: the caller's, or one like the new array, at address 0."""
     shape: tuple[int, ...]
@@ -141,8 +141,12 @@ def check_operands(
             raise TypeError(f"c: expected float16, bfloat16 or float32; got {c.dtype}")
         _check_shape("c", c, shape if c.ndim != 2 else shape[-2:], rows_name)
     if bias is not None:
-        if bias.dtype != dtype:
-            raise TypeError(f"bias: expected {dtype}, the type of the result; got {bias.dtype}")
+        is_wide = dtype == np.float32
+        if bias.dtype != dtype and not (is_wide and bias.dtype == a.dtype):
+            hint = f", or {a.dtype}, that of a" if is_wide else ""
+            raise TypeError(
+                f"bias: expected {dtype}, the type of the result{hint}; got {bias.dtype}"
+            )
         _check_vector("bias", bias, "N", n)
     for axis, extent in (("M", m), ("N", n), ("K", depth), ("rows", rows)):
         if extent > _MOST_POSITIONS:
@@ -181,7 +185,9 @@ def state_problem(operands: Operands) -> Problem:
         b_columns=has_columns(b),
         c="none" if c is None else _OUT_TYPES[c.dtype],
         bias=operands.bias is not None,
+        bias_of_inputs=operands.bias is not None and operands.bias.dtype != out.dtype,
         scatter=operands.scatter is not None,
+        index_bytes=8 if operands.scatter is None else operands.scatter.dtype.itemsize,
         a_alignment=_alignment("a", a),
         b_alignment=_alignment("b", b),
         c_alignment=_ALIGNMENT if c is None else _alignment("c", c),
@@ -225,9 +231,9 @@ def _check_vector(name: str, x: ArrayView, axis: str, extent: int) -> None:
 
 
 def _check_scatter(scatter: ArrayView, out: ArrayView | None) -> None:
-    if scatter.dtype != np.int64:
-        hint = "; scatter.astype(numpy.int64) has it" if scatter.dtype.kind in "iu" else ""
-        raise TypeError(f"scatter: expected int64; got {scatter.dtype}{hint}")
+    if scatter.dtype not in (np.int64, np.int32):
+        hint = "; scatter.astype(numpy.int64) is that" if scatter.dtype.kind in "iu" else ""
+        raise TypeError(f"scatter: expected int64 or int32; got {scatter.dtype}{hint}")
     if out is None:
         raise ValueError(
             "out: has to be given with scatter, since rows that scatter does not name stay as they "

@@ -82,7 +82,13 @@ class Operation:
         options : whatever else the plan depends on, hashable.
         """
         handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
-        plan, table, found = self._plan(arrays, options, device, handle, config)
+        table, described, found = identify(arrays, self._labels, handle)
+        try:
+            plan = self.plans.get((*described, options, device, config))
+        except TypeError:  # something that has no hash, as a mapping
+            plan = None
+        if plan is None:
+            plan = self._plan(described, found, options, device, config)
         results = [*arrays[self._operands :]]
         if plan.in_place is not None:
             queue = handle if stream is None else stream
@@ -96,15 +102,13 @@ class Operation:
 
     def _plan(
         self,
-        arrays: tuple[Any, ...],
+        described: Sequence[object],
+        found: Sequence[Any],
         options: tuple[object, ...],
         device: object,
-        stream: int,
         config: Any,
-    ) -> tuple[Plan, list[int], Sequence[Any]]:
-        """The plan of a call, its table of addresses, and what `view` takes for each array."""
-        table, described, found = identify(arrays, self._labels, stream)
-        table.append(0)
+    ) -> Plan:
+        """The plan of a call, from what `identify` says of its arrays."""
         key = (*described, options, device, None if config is None else _hashable(config))
         try:
             plan = self.plans.get(key)
@@ -113,7 +117,7 @@ class Operation:
         if plan is None:
             plan = self._make_plan(self._views(found), *options, device=device, config=config)
             self.plans.keep(key, plan)
-        return plan, table, found
+        return plan
 
     def look_up(
         self, operands: Sequence[Any], options: tuple[object, ...]
@@ -132,7 +136,8 @@ class Operation:
 
         No stream is made to wait.
         """
-        plan, _, found = self._plan(arrays, options, device, NO_ORDER, config)
+        _, described, found = identify(arrays, self._labels, NO_ORDER)
+        plan = self._plan(described, found, options, device, config)
         if not plan.on_copies:
             return plan
         views = {name: without_gaps(x) for name, x in self._views(found).items()}

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, packed, view
-from cuevo.cuda import LEGACY_DEFAULT
+from cuevo.arrays import ArrayView, as_numpy, exportable, packed, view
 from cuevo.executors import DriverExecutor, Executor, LoadedKernel
 from cuevo.ops.workspace import ALIGNMENT, device_workspace, host_workspace
 from cuevo.toolchain.header import load_header
@@ -60,7 +59,7 @@ def check_grid(grid: tuple[int, int, int]) -> None:
 class Launch:
     """A kernel, its launch geometry, and its parameter block but for the addresses in front."""
 
-    __slots__ = ("block", "constants", "grid", "kernel", "pack", "pick", "shared_bytes")
+    __slots__ = ("block", "constants", "grid", "launch", "pack", "pick", "shared_bytes")
 
     pack: Callable[..., bytes]
 
@@ -79,7 +78,7 @@ class Launch:
         grid that no device takes.
         """
         check_grid(grid)
-        self.kernel = kernel
+        self.launch = kernel.launch
         self.grid = grid
         self.block = (config.threads, 1, 1)
         self.shared_bytes = config.shared_bytes
@@ -87,15 +86,26 @@ class Launch:
         self.pack = addresses.pack
         self.constants = constants
 
-    def queue(self, table: Sequence[int], stream: int, buffers: Sequence[ArrayView] = ()) -> None:
+    def queue(self, table: Sequence[int], stream: int) -> None:
         """Queue the kernel for the arrays at the addresses of `table`."""
-        self.kernel.launch(
+        self.launch(
             self.grid,
             self.block,
             self.shared_bytes,
             self.pack(*self.pick(table)) + self.constants,
-            buffers=buffers,
             stream=stream,
+        )
+
+    def run_on_cpu(self, table: Sequence[ArrayView | None]) -> None:
+        """Run the kernel on the CPU executor for the arrays of `table`."""
+        arrays = self.pick(table)
+        addresses = [0 if x is None else x.pointer for x in arrays]
+        self.launch(
+            self.grid,
+            self.block,
+            self.shared_bytes,
+            self.pack(*addresses) + self.constants,
+            buffers=[x for x in arrays if x is not None],
         )
 
 
@@ -171,6 +181,7 @@ class Plan:
         has made like `new` ones; `queue` is what the caller named the stream by. `workspace` is an
         array, or the address of memory that will do.
         """
+        table.append(0)
         for i, slot, like, nbytes in self.new:
             if results[i] is None:
                 new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
@@ -227,7 +238,7 @@ class Plan:
         inputs = [None if x is None else replace(x, readonly=True) for x in views[:count]]
         table: list[ArrayView | None] = [*inputs, *views[count:], None]
         for i, slot, like, _ in self.new:
-            results[i] = np.zeros(like.shape, like.dtype)
+            results[i] = exportable(np.zeros(like.shape, like.dtype))
             table[slot] = view(results[i])
         if not self.launches:
             for result in self.results:
@@ -243,10 +254,8 @@ class Plan:
                 if part.is_cleared:
                     x[...] = 0
                 table.append(view(x.view(part.array.dtype).reshape(part.array.shape)))
-        addresses = [0 if x is None else x.pointer for x in table]
         for launch in (*self.launches, *self.beside, *self.after):
-            buffers = [x for x in launch.pick(table) if x is not None]
-            launch.queue(addresses, LEGACY_DEFAULT, buffers)
+            launch.run_on_cpu(table)
         return results
 
 

@@ -49,11 +49,12 @@ def gemm(
         the rows of `out`. It is not read where `beta` is 0, as it is by default.
     alpha, beta : factors, taken as float32.
     trans_a, trans_b : op(x) is x with its last two axes exchanged.
-    bias : [N], type of the result, contiguous; one value a column.
-    scatter : [M], int64, contiguous: row i of the product becomes row ``scatter[i]`` of `out`, and
-        is added to that row of c; an index outside of `out` drops the row. Rows of `out` that are
-        not named stay as they are. Of an index that comes twice, one row is stored, which one is
-        not said.
+    bias : [N], contiguous, type of the result, or that of a with a float32 result; one value a
+        column.
+    scatter : [M], int64 or int32, contiguous: row i of the product becomes row ``scatter[i]`` of
+        `out`, and is added to that row of c; an index outside of `out` drops the row. Rows of `out`
+        that are not named stay as they are. Of an index that comes twice, one row is stored, which
+        one is not said.
     out : array for the result, float16, bfloat16 or float32, rows contiguous; by default a new one.
         It may be c itself, and must not overlap any other array. With `scatter` it is needed, and
         may have any number of rows.

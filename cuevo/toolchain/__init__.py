@@ -1,7 +1,9 @@
 """From a template in ``ptx/`` to machine code, without a GPU or a driver.
 
-`template` renders, and `source_map` remembers where every line was written; `header` reads
-``cuevo.h``; `assemble` makes a cubin and reports its resources; `cache` keeps cubins on disk.
+`template` has rendered kernels, which `rendering` makes and `source_map` remembers where every line
+was written; `header` has the parameter structs of ``cuevo.h`` (`structs`), which `header_parser`
+reads; `assemble` makes a cubin and reports its resources; `cache` keeps all of that on disk, under
+the digests of `sources`.
 """
 
 from cuevo.toolchain.assembler import Cubin, assemble

@@ -1,7 +1,7 @@
 """PTX to machine code, with neither GPU nor driver: nvJitLink, by way of `cuda.core.Linker`.
 
 Where nvJitLink cannot be loaded the Linker turns to the driver's own compiler, which needs a
-driver.
+driver. cuda.core and the bindings are imported where they are used: they take a tenth of a second.
 """
 
 import json
@@ -10,10 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-from cuda.bindings import driver, nvjitlink
-from cuda.core import Device, Linker, LinkerOptions, ObjectCode
-from cuda.pathfinder import load_nvidia_dynamic_lib
 
 from cuevo.errors import AssemblerError, DeviceUnavailable
 from cuevo.toolchain import cache as _cache
@@ -104,8 +100,13 @@ class _Assembler:
 
 @lru_cache(maxsize=1)
 def _assembler() -> _Assembler:
+    from cuda.core import Linker
+
     if Linker.which_backend() == "driver":
         return _driver_as_assembler()
+    from cuda.bindings import nvjitlink
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
     name = "nvJitLink " + ".".join(map(str, nvjitlink.version()))
     library = load_nvidia_dynamic_lib("nvJitLink").abs_path
     size = Path(library).stat().st_size if library else 0
@@ -113,6 +114,8 @@ def _assembler() -> _Assembler:
 
 
 def _driver_as_assembler() -> _Assembler:
+    from cuda.bindings import driver
+
     try:
         _, version = driver.cuDriverGetVersion()
     except Exception as error:
@@ -125,6 +128,9 @@ def _driver_as_assembler() -> _Assembler:
 
 
 def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[bytes, str]:
+    from cuda.bindings import driver
+    from cuda.core import Device, Linker, LinkerOptions, ObjectCode
+
     options = LinkerOptions(name=kernel.name, arch=arch, lineinfo=True)
     if assembler.is_driver:
         # It takes no options for ptxas, but reports the same. Unlike nvJitLink it needs a context.

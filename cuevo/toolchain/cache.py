@@ -1,4 +1,5 @@
-"""The cache of assembled kernels: a directory of small files, and a level in memory in front of it.
+"""The cache of rendered and assembled kernels: a directory of small files, and a level in memory in
+front of it.
 
 An entry is found by a key that covers everything that it was made from, so entries never grow old
 and are never updated. Writers use a temporary name and rename it; any number of processes may share
@@ -83,7 +84,7 @@ class Cache:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"the kernel cache cannot be written, so each process assembles anew: {error}; "
+                    f"the kernel cache cannot be written, so each process begins anew: {error}; "
                     "set CUEVO_CACHE_DIR to a directory of yours",
                     RuntimeWarning,
                     stacklevel=2,

@@ -14,30 +14,21 @@ in, which for a line out of a macro is the line in the macro's body.
 """
 
 import hashlib
-import math
-import os
+import json
 import re
-import struct
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import CodeType, MappingProxyType, TracebackType
-from typing import Any, NoReturn
+from types import MappingProxyType
 
-import jinja2
-from jinja2.bccache import Bucket, BytecodeCache
-
-from cuevo import layouts
 from cuevo.errors import TemplateError
-from cuevo.toolchain import source_map
-from cuevo.toolchain.direct_calls import DirectCalls
-from cuevo.toolchain.division import magic
-from cuevo.toolchain.free_names import FreeNames
+from cuevo.toolchain import cache
 from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
 from cuevo.toolchain.lineinfo import LocatedText, SourceLine, add_line_information
 from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.sources import State, digest, state
 
 __all__ = ["RenderedKernel", "SourceLine", "kernel_names", "render"]
 
@@ -124,7 +115,7 @@ def render(
         raise ValueError(f"there is no kernel {kernel!r} in {root}; the kernels are: {known}")
     given = _Values(values)
     try:
-        return _rendered(kernel, root, _state(root), given)
+        return _rendered(kernel, root, _files(root), given)
     except _UnhashableValues:
         return _rendered.__wrapped__(kernel, root, (), given)
 
@@ -152,43 +143,29 @@ class _Values:
             raise _UnhashableValues from error
 
 
-def _state(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, time of the last change and size of every file that a rendering may read."""
-    found: list[tuple[str, int, int]] = []
-    waiting = list(dict.fromkeys((str(root), str(ptx_directory()))))
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    waiting.append(entry.path)
-                elif entry.name.endswith((".ptx", ".h")):
-                    status = entry.stat()
-                    found.append((entry.path, status.st_mtime_ns, status.st_size))
-    return tuple(sorted(found))
-
-
 @lru_cache(maxsize=256)
-def _rendered(
-    kernel: str, root: Path, _state: tuple[tuple[str, int, int], ...], given: _Values
-) -> RenderedKernel:
+def _rendered(kernel: str, root: Path, files: State, given: _Values) -> RenderedKernel:
     params = _parameter_struct(kernel, root)
-    # An environment for each rendering: whatever is imported gets its globals from there, and is
-    # not kept. What is kept is compiled code.
-    base = _environment(root)
-    environment = base.overlay()
-    environment.globals = {**base.globals, "p": params, "unique": _labels()}
-    hidden = sorted(given.values.keys() & environment.globals.keys())
-    if hidden:
-        raise ValueError(f"{kernel}: {', '.join(hidden)} already has a meaning in every template")
-    try:
-        marked = environment.get_template(f"{kernel}.ptx").render(**given.values)
-    except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
-    except Exception as error:
-        raise TemplateError(_explain(error, root, kernel)) from error
-    lines, origins = source_map.take_marks(marked)
+    key = None
+    if root == ptx_directory() and (written := _written(given.values)) is not None:
+        key = "\n".join(("rendering", digest(files), kernel, written))
+        if (entry := cache.default.get(key)) is not None:
+            return _from_bytes(kernel, entry, given.values, params)
+    # It imports Jinja, which takes longer than a first call whose kernels are in the cache.
+    from cuevo.toolchain.rendering import render_lines
+
+    lines, origins = render_lines(kernel, root, given.values, params)
     text = "".join(f"{line}\n" for line in lines)
-    return RenderedKernel(kernel, text, tuple(origins), given.values, params)
+    rendered = RenderedKernel(kernel, text, tuple(origins), given.values, params)
+    # What was edited meanwhile may have been read before or after that.
+    if key is not None and files == _files(root):
+        cache.default.put(key, _to_bytes(rendered))
+    return rendered
+
+
+def _files(root: Path) -> State:
+    """Every file that a rendering may read."""
+    return state((root, ptx_directory()))
 
 
 def _names(directory: Path) -> tuple[str, ...]:
@@ -205,125 +182,41 @@ def _parameter_struct(kernel: str, root: Path) -> Struct:
     return kernels[kernel]
 
 
-# -- The environment -------------------------------------------------------------------------------
+# -- Cache entries ---------------------------------------------------------------------------------
 
 
-class _CodeInMemory(BytecodeCache):
-    """Keeps the compiled templates of the process; the checksum is that of the template's text."""
-
-    def __init__(self) -> None:
-        self._codes: dict[tuple[str, str], CodeType | None] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self._codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._codes[bucket.key, bucket.checksum] = bucket.code
-
-
-@lru_cache(maxsize=8)
-def _environment(root: Path) -> jinja2.Environment:
-    block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([root, ptx_directory()]),
-        line_statement_prefix=source_map.LINE_STATEMENT,
-        variable_start_string="${",
-        variable_end_string="}",
-        block_start_string=block_begin,
-        block_end_string=block_end,
-        comment_start_string=comment_begin,
-        comment_end_string=comment_end,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-        extensions=[FreeNames, source_map.Marks],
-        bytecode_cache=_CodeInMemory(),
-    )
-    environment.code_generator_class = DirectCalls
-    # Jinja's own make 0 of what is no number, and of a number that a macro made.
-    environment.filters.update({"int": _int, "float": _float})
-    environment.filters.update({"__block": source_map.block, "__word": source_map.word})
-    environment.globals = {
-        "range": range,
-        "min": min,
-        "max": max,
-        "gcd": math.gcd,
-        "ceil_div": ceil_div,
-        "float_bits": float_bits,
-        "vector": vector,
-        "magic": magic,
-        "fail": _fail,
-        "layouts": layouts,
-    }
-    return environment
-
-
-# -- What templates call ---------------------------------------------------------------------------
-
-
-def ceil_div(a: int, b: int) -> int:
-    """`a` divided by `b`, rounded up."""
-    return -(-a // b)
-
-
-def vector(name: str, first: int, count: int) -> str:
-    """Vector operand of `count` registers of an array: ``vector("q", 4, 2)`` is ``{q4, q5}``."""
-    return "{" + ", ".join(f"{name}{i}" for i in range(first, first + count)) + "}"
-
-
-def float_bits(x: float) -> str:
-    """`x`, rounded to nearest, as a PTX literal of type ``.f32``: ``0f3F800000`` for 1."""
-    try:
-        return "0f" + struct.pack(">f", x).hex().upper()
-    except OverflowError:
-        raise ValueError(f"{x!r} is out of the range of .f32") from None
-
-
-def _int(value: Any) -> int:
-    return int(source_map.word(value) if isinstance(value, str) else value)
-
-
-def _float(value: Any) -> float:
-    return float(source_map.word(value) if isinstance(value, str) else value)
-
-
-def _labels() -> Callable[[str], str]:
-    counts: Counter[str] = Counter()
-
-    def unique(prefix: str) -> str:
-        counts[prefix] += 1
-        return f"{prefix}_{counts[prefix]}"
-
-    return unique
-
-
-def _fail(message: str) -> NoReturn:
-    raise ValueError(message)
-
-
-# -- Errors ----------------------------------------------------------------------------------------
-
-
-def _explain(error: Exception, root: Path, kernel: str) -> str:
-    """``ptx/file:line: message`` for an exception in a template, and the lines that led there."""
-    frames = list(_template_lines(error.__traceback__, root)) or [
-        SourceLine(f"ptx/{kernel}.ptx", 1)
-    ]
-    if isinstance(error, jinja2.TemplateNotFound):
-        message = f"there is no template {error.name!r}"
-    elif isinstance(error, (jinja2.UndefinedError, ValueError)):
-        message = str(error)
+def _written(value: object) -> str | None:
+    """A text that only equal values have; None for values that cannot be told apart by one."""
+    if value is None or type(value) in (bool, int, float, str):
+        return repr(value)
+    if isinstance(value, Mapping):
+        pairs: Iterable[tuple[object, object]] = value.items()
+    elif is_dataclass(value) and type(value).__module__.startswith("cuevo."):
+        pairs = [(field.name, getattr(value, field.name)) for field in fields(value)]
     else:
-        message = f"{type(error).__name__}: {error}"
-    callers = "".join(f"\n    called from {frame}" for frame in reversed(frames[:-1]))
-    return f"{frames[-1]}: {message}{callers}"
+        return None
+    kind = type(value)
+    parts = [(name, _written(part)) for name, part in pairs]
+    if any(part is None for _, part in parts):
+        return None
+    return f"{kind.__module__}.{kind.__qualname__}{parts}"
 
 
-def _template_lines(traceback: TracebackType | None, root: Path) -> Iterator[SourceLine]:
-    while traceback is not None:
-        path = Path(traceback.tb_frame.f_code.co_filename)
-        for home in (root, ptx_directory()):
-            if path.suffix == ".ptx" and path.is_relative_to(home):
-                yield SourceLine(f"ptx/{path.relative_to(home).as_posix()}", traceback.tb_lineno)
-                break
-        traceback = traceback.tb_next
+def _to_bytes(kernel: RenderedKernel) -> bytes:
+    numbers = {origin: number for number, origin in enumerate(dict.fromkeys(kernel.lines))}
+    origins = [origin and (origin.file, origin.line) for origin in numbers]
+    facts = {
+        "origins": origins,
+        "lines": [numbers[origin] for origin in kernel.lines],
+        "text": kernel.text,
+    }
+    return zlib.compress(json.dumps(facts).encode(), 1)
+
+
+def _from_bytes(
+    kernel: str, entry: bytes, values: Mapping[str, object], params: Struct
+) -> RenderedKernel:
+    facts = json.loads(zlib.decompress(entry))
+    origins = [origin and SourceLine(*origin) for origin in facts["origins"]]
+    lines = tuple([origins[number] for number in facts["lines"]])
+    return RenderedKernel(kernel, facts["text"], lines, values, params)

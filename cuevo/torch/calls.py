@@ -85,7 +85,7 @@ def _run(
         _, table = operation.look_up(operands, options)
     place = plan.in_place
     assert place is not None
-    table += [0 if x is None else x.data_ptr() for x in (*results, None)]
+    table += [0 if x is None else x.data_ptr() for x in results]
     workspace = None
     if plan.workspace_bytes:
         # From torch's own cache of memory, which would not know of another pool.

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from cuda.core.utils import StridedMemoryView
 
+import cuevo
 from cuevo.arrays.array_view import BFLOAT16
-from cuevo.arrays.dlpack import name_bfloat16
+from cuevo.arrays.dlpack import exportable, name_bfloat16
 
 pytestmark = pytest.mark.unit
 
@@ -56,6 +57,33 @@ def test_only_16_bits_can_be_bfloat16(versioned: bool) -> None:
         BufferError, match="16 bits and 1 lane; the capsule's elements have 32 and 1"
     ):
         name_bfloat16(capsule)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16), np.dtype(np.float32)])
+def test_a_host_array_of_any_type_is_exported(dtype: np.dtype[Any]) -> None:
+    x = exportable(np.arange(6).reshape(2, 3).astype(dtype))
+    seen = StridedMemoryView.from_dlpack(x.T, -1)
+    assert (seen.dtype, seen.shape, seen.strides, seen.ptr) == (
+        dtype,
+        (3, 2),
+        (1, 3),
+        x.ctypes.data,
+    )
+    assert isinstance(x, np.ndarray) and (x + x).tolist() == [[0, 2, 4], [6, 8, 10]]
+    assert x.astype(np.float64).__dlpack__() is not None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_results_in_host_memory_go_to_the_frameworks(dtype: str) -> None:
+    a = np.arange(6.0).reshape(2, 3).astype(dtype)
+    found = cuevo.gemm(a, np.eye(3, dtype=a.dtype), device="sim")
+    torch = pytest.importorskip("torch")
+    tensor = torch.from_dlpack(found)
+    assert tensor.dtype == getattr(torch, dtype) and tensor.tolist() == a.tolist()
+    assert tensor.data_ptr() == found.ctypes.data
+    jax = pytest.importorskip("jax")
+    for array in (jax.dlpack.from_dlpack(found), jax.numpy.asarray(found)):
+        assert array.dtype == dtype and array.tolist() == a.tolist()
 
 
 def test_only_a_capsule_can_be_renamed() -> None:

@@ -54,7 +54,8 @@ class Case:
     access: int
     exact: bool
     shape: str
-    scatter: bool
+    index_bytes: int
+    """0: rows do not go through an index vector."""
     script: str
 
     @property
@@ -74,7 +75,8 @@ class Case:
             clusters,
             cluster_step * self.rows,
             tile_step * self.rows,
-            self.scatter,
+            self.index_bytes > 0,
+            self.index_bytes or 8,
         )
 
 
@@ -98,7 +100,7 @@ def admitted() -> tuple[Case, ...]:
         access=(16, 8, 4, 2),
         exact=(False, True),
         shape=SHAPES,
-        scatter=(False, True),
+        index_bytes=(0, 8, 4),
         script=SCRIPTS,
     ):
         tile = case.tile
@@ -216,11 +218,15 @@ class Model:
         return np.concatenate(masks).astype(np.uint32)
 
 
-def targets(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, int]:
+def targets(rng: np.random.Generator, rows: int, index_bytes: int) -> tuple[np.ndarray | None, int]:
     """Targets of the rows, some out of range, on both sides and by far; and the bound."""
+    if not index_bytes:
+        return None, rows
     bound = rows * 5 // 4
-    found = rng.permutation(bound)[:rows].astype(np.int64)
+    found = rng.permutation(bound)[:rows].astype(f"i{index_bytes}")
     outside = np.array([-1, bound, bound + 3, 2**31, 2**32, -(2**63), 2**63 - 1])
+    if index_bytes == 4:
+        outside = np.array([-1, bound, bound + 3, 2**31 - 1, -(2**31)])
     dropped = rng.random(rows) < 0.25
     found[dropped] = rng.choice(outside, np.count_nonzero(dropped))
     return found, bound
@@ -240,7 +246,7 @@ def check(executor: Executor, case: Case) -> None:
     transfers = sum(step in ("load", "store") for step in script)
     registers = len(tile.row_offsets) * tile.registers
     for place in places(case):
-        index, bound = targets(rng, place.rows) if case.scatter else (None, place.rows)
+        index, bound = targets(rng, place.rows, case.index_bytes)
         model = Model(case, place, index, bound)
         shape = (bound + script.count("offset"), place.columns)
         bits = 8 * case.element_bytes
@@ -297,7 +303,7 @@ def prefetches() -> tuple[Case, ...]:
             access=(16,),
             exact=(False,),
             shape=SHAPES,
-            scatter=(False, True),
+            index_bytes=(0, 8, 4),
             script=PREFETCHES,
         )
         if not list(case.tile.violations()) and not list(broken(case))
@@ -318,7 +324,7 @@ def asked_for(
             request = f"prefetch.global.{level} [address]"
             kernel = changed_text(kernel, request, "st.global.b8 [address], mark")
     rng = np.random.default_rng(case.columns)
-    index, bound = targets(rng, place.rows) if case.scatter else (None, place.rows)
+    index, bound = targets(rng, place.rows, case.index_bytes)
     found = array(np.zeros((bound, place.columns * case.element_bytes), np.uint8), row_bytes=pitch)
     run(
         executor,
@@ -390,8 +396,8 @@ def counts() -> dict[str, tuple[int, int]]:
 @pytest.mark.unit
 def test_the_number_of_combinations() -> None:
     assert counts() == {
-        "loads and stores": (12300, 107),
-        "prefetches": (2068, 20),
+        "loads and stores": (18450, 106),
+        "prefetches": (3102, 23),
     }
 
 

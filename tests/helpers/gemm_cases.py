@@ -6,6 +6,7 @@ bit of the result, `check` compares. How arrays lie in memory: `guarded`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from math import ceil
 from typing import Any
 
@@ -79,7 +80,10 @@ class GemmCase:
     alpha: float = 1.0
     beta: float = 0.0
     bias: bool = False
+    bias_of_inputs: bool = False
+    """The bias has the type of a, beside a result of f32."""
     scatter: str = "none"
+    index_bytes: int = 8
     values: str = "normal"
     settings: tuple[tuple[str, object], ...] = ()
     """Fields of the configuration that is chosen which are changed."""
@@ -204,7 +208,9 @@ def _scatter(case: GemmCase) -> np.ndarray:
     if case.scatter != "dropped":
         return rng.permutation(case.rows)[: case.m].astype(np.int64)
     outside = [-1, case.rows, 2**31, 2**32, -(2**63), 2**63 - 1]
-    targets = [*range(case.rows), *(outside[i % 6] for i in range(case.m - case.rows))]
+    if case.index_bytes == 4:
+        outside = [-1, case.rows, 2**31 - 1, -(2**31)]
+    targets = [*range(case.rows), *islice(cycle(outside), max(case.m - case.rows, 0))]
     return rng.permutation(np.array(targets, np.int64))[: case.m]
 
 
@@ -264,9 +270,11 @@ def make(case: GemmCase) -> Arrays:
     elif case.c != "none":
         inputs["c"] = _matrix(case.c_layout, batch, case.rows, case.n, DTYPES[case.c])
     if case.bias:
-        inputs["bias"] = lay_out((case.n,), out_dtype, shift=out_dtype.itemsize)
+        kind = dtype if case.bias_of_inputs else out_dtype
+        inputs["bias"] = lay_out((case.n,), kind, shift=kind.itemsize)
     if case.scatter != "none":
-        inputs["scatter"] = lay_out((case.m,), np.dtype(np.int64), shift=8)
+        kind = np.dtype(f"i{case.index_bytes}")
+        inputs["scatter"] = lay_out((case.m,), kind, shift=case.index_bytes)
         inputs["scatter"].array[...] = _scatter(case)
     _set_values(case, inputs)
     before = np.full((*shape, case.rows, case.n), np.nan, out_dtype)

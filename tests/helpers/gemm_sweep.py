@@ -5,6 +5,7 @@ Each property is drawn from a deck; see `attention_sweep.Deck`.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,7 @@ def sweep(
     scatters = Deck((*SCATTERS, *(["none"] * 9), "permuted", "spread", "dropped"), rng)
     values, batches = Deck((*VALUES, "normal", "normal", "integers"), rng), Deck(BATCHES, rng)
     shapes, further = Deck(({}, *SHAPES), rng), Deck(details, rng)
+    every_other = cycle((True, False))
     for index in range(size):
         m, n, k, batch = rows.deal(), columns.deal(), deep.deal(), batches.deal()
         while batch > 1 and batch * m * n > MOST:
@@ -173,6 +175,11 @@ def sweep(
             scatter=scatter,
             values=kind,
             seed=seed + index,
+        )
+        case = replace(
+            case,
+            bias_of_inputs=case.bias and out_dtype == "f32" and next(every_other),
+            index_bytes=4 if scatter != "none" and next(every_other) else 8,
         )
         yield _with_settings(case, shapes, further)
 

@@ -206,7 +206,8 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         yield name, pack_sm70.NAME, pack_sm70.values(copy)
 
 
-# Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits.
+# Of a product: type of c, bias, scatter, type of d, bytes of alignment, splits. Beside scattered
+# rows of f32, indices are int32 and the bias has the inputs' type.
 PRODUCTS = (
     ("none", False, False, "own", 16, 1),
     ("none", False, False, "f32", 16, 4),
@@ -214,9 +215,15 @@ PRODUCTS = (
     ("own", False, False, "own", 8, 1),
     ("own", True, False, "f32", 4, 1),
     ("none", True, False, "own", 2, 1),
+    ("none", True, True, "f32", 16, 1),
 )
 ORDERS = tuple(product((False, True), repeat=2))
 """Whether the columns of a, and of b, are contiguous."""
+
+
+def _narrow(kind: int) -> dict[str, Any]:
+    _, _, scatter, out, _, _ = PRODUCTS[kind]
+    return dict(bias_of_inputs=True, index_bytes=4) if scatter and out == "f32" else {}
 
 
 def product_configurations(order: int, kind: int, dtype: str) -> list[GemmConfig]:
@@ -228,6 +235,7 @@ def product_configurations(order: int, kind: int, dtype: str) -> list[GemmConfig
         problem = GemmProblem(
             1, extent, extent + (alignment == 2), k, dtype, types[out], *ORDERS[order], types[c],
             bias, scatter, alignment, alignment, max(alignment, 4), max(alignment, 4),
+            **_narrow(kind),
         )  # fmt: skip
         for config, _ in gemm_sm80.candidates(problem):
             if config.splits == splits:
@@ -252,7 +260,7 @@ def wgmma_configurations(order: int, kind: int, dtype: str) -> list[WgmmaConfig]
     types = {"own": dtype, "none": "none", "f32": "f32"}
     problem = GemmProblem(
         1, 1000, 1000 + (alignment == 2), 1000, dtype, types[out], *ORDERS[order], types[c],
-        bias, scatter, 16, 16, max(alignment, 4), max(alignment, 4),
+        bias, scatter, 16, 16, max(alignment, 4), max(alignment, 4), **_narrow(kind),
     )  # fmt: skip
     return [config for config, _ in gemm_sm90a.candidates(problem)]
 
@@ -274,6 +282,9 @@ LOWER_PRODUCTS = (
     GemmProblem(1, 500, 500, 500, "f16", "f16", True, False, "f16", True, False, 2, 8, 4, 16),
     GemmProblem(1, 500, 500, 500, "f16", "f32", False, True, "none", True, False, 8, 4, 16, 4),
     GemmProblem(1, 500, 500, 64, "f16", "f16", False, True, "f32", True, True, 16, 16, 16, 2),
+    GemmProblem(
+        1, 500, 500, 500, "f16", "f32", bias=True, scatter=True, bias_of_inputs=True, index_bytes=4
+    ),
 )
 """Problems for the kernels below sm_80, each with a kernel of its own."""
 

@@ -277,6 +277,8 @@ PROBLEM = Problem(1, 500, 500, 500, "bf16", "bf16")
         (dict(raster=0), "raster must be positive, not 0"),
         (dict(blocks=0), "blocks must be positive, not 0"),
         (dict(a_columns=True), "is an instance for another a_columns: True"),
+        (dict(bias_of_inputs=True), "bias_of_inputs is for a bias beside a d of f32"),
+        (dict(index_bytes=4), "index_bytes must be 8, or 4 with scatter; got 4"),
         (dict(d_access=16), None),
     ],
 )

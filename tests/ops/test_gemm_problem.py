@@ -236,7 +236,19 @@ def test_scattered_rows() -> None:
     assert (found.shape, found.out.shape) == ((B, ROWS, N), (B, ROWS, N))
     assert found.c is not None and found.c.shape == (B, ROWS, N)
     problem = state_problem(found)
-    assert problem.scatter and problem.m == M
+    assert problem.scatter and problem.m == M and problem.index_bytes == 8
+    found = operands(scatter=ZEROS(M, np.int32), out=out, c=None)
+    assert state_problem(found).index_bytes == 4
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+def test_a_bias_of_the_inputs_type_beside_a_result_of_float32(dtype: np.dtype[Any]) -> None:
+    a, b = ZEROS((M, K), dtype), ZEROS((K, N), dtype)
+    for kind, is_narrow in ((dtype, True), (np.float32, False)):
+        bias = ZEROS(N, kind)
+        found = operands(a=a, b=b, c=None, out=None, out_dtype=np.float32, bias=bias)
+        assert state_problem(found).bias_of_inputs == is_narrow
+    assert not state_problem(operands(bias=None)).bias_of_inputs
 
 
 def test_addresses_are_in_order() -> None:
@@ -380,15 +392,20 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         "^bias: expected float16, the type of the result; got float32",
     ),
-    "scatter of int32": (
-        dict(scatter=ZEROS(M, np.int32)),
+    "bias of another 16-bit type beside float32": (
+        dict(bias=ZEROS(N, np.float16), out=None, out_dtype=np.float32),
         TypeError,
-        r"^scatter: expected int64; got int32; scatter.astype\(numpy.int64\) has it",
+        "^bias: expected float32, the type of the result, or bfloat16, that of a; got float16",
+    ),
+    "scatter of int16": (
+        dict(scatter=ZEROS(M, np.int16)),
+        TypeError,
+        r"^scatter: expected int64 or int32; got int16; scatter.astype\(numpy.int64\) is that",
     ),
     "scatter of floats": (
         dict(scatter=ZEROS(M, np.float32)),
         TypeError,
-        "^scatter: expected int64; got float32$",
+        "^scatter: expected int64 or int32; got float32$",
     ),
     "a with gaps in both axes": (
         dict(a=ZEROS((B, M, 2 * K), BF16)[..., ::2]),

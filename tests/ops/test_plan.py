@@ -59,13 +59,23 @@ def test_a_launch_puts_addresses_of_its_slots_before_its_constants() -> None:
     kernel = Kernel()
     launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0), Struct("<2Q"), b"constant")
     launch.queue([1, 5, 2], 5)
-    launch.queue([3, 5, 4, 6], 6, ())
+    launch.queue([3, 5, 4, 6], 6)
     shape = ((7, 1, 1), (CONFIG.threads, 1, 1), CONFIG.shared_bytes)
     one, two, three, four = (n.to_bytes(8, "little") for n in range(1, 5))
     assert kernel.launches == [
         (*shape, two + one + b"constant", (), 5),
         (*shape, four + three + b"constant", (), 6),
     ]
+
+
+def test_a_launch_on_the_cpu_executor_has_the_arrays_of_its_slots_for_buffers() -> None:
+    kernel = Kernel()
+    launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0, 1), Struct("<3Q"), b"constant")
+    x, y, z = (view(np.zeros(4, np.float32)) for _ in range(3))
+    launch.run_on_cpu([x, None, y, z])
+    (params, buffers, stream) = kernel.launches[0][3:]
+    assert params == Struct("<3Q").pack(y.pointer, x.pointer, 0) + b"constant"
+    assert [id(each) for each in buffers] == [id(y), id(x)] and stream is None
 
 
 def test_a_grid_that_no_device_takes() -> None:

@@ -73,7 +73,9 @@ def test_the_sweep_has_everything() -> None:
     assert seen("c", "bias") == {
         (c, bias) for c in ("none", *types, "out") for bias in (True, False)
     }
+    assert seen("bias_of_inputs", "dtype") == {(x, y) for x in (True, False) for y in types[:2]}
     assert singly("scatter") == set(cases.SCATTERS)
+    assert {x.index_bytes for x in CASES if x.scatter == "dropped"} == {4, 8}
     assert singly("values") == set(cases.VALUES)
     plain = [x for x in CASES if (x.c, x.bias, x.scatter) == ("none", False, "none")]
     assert len(plain) > 40

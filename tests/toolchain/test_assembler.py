@@ -338,7 +338,7 @@ def test_the_default_cache_is_that_of_the_environment(
 WITHOUT_NVJITLINK = """
 import sys, warnings
 from pathlib import Path
-import cuevo.toolchain.assembler
+import cuda.core, cuevo.toolchain.assembler
 from cuevo.toolchain.template import render
 sys.modules["cuda.bindings.nvjitlink"] = None  # as if it were not installed
 warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ import pytest
 from blocks.harness import DIRECTORY
 from jinja2 import nodes
 
-from cuevo.toolchain import template
+from cuevo.toolchain import rendering
 from cuevo.toolchain.paths import ptx_directory
 from cuevo.toolchain.template import kernel_names
 
@@ -28,7 +28,7 @@ Macro = tuple[str, str]
 @cache
 def tree(file: str) -> nodes.Template:
     source = (ptx_directory() / file).read_text(encoding="utf-8")
-    return template._environment(ptx_directory()).parse(source, file)
+    return rendering._environment(ptx_directory()).parse(source, file)
 
 
 @cache

@@ -10,9 +10,10 @@ import jinja2
 import pytest
 
 from cuevo.errors import TemplateError
-from cuevo.toolchain import template
+from cuevo.toolchain import rendering
 from cuevo.toolchain.paths import ptx_directory
-from cuevo.toolchain.template import SourceLine, ceil_div, float_bits, kernel_names, render
+from cuevo.toolchain.rendering import ceil_div, float_bits
+from cuevo.toolchain.template import SourceLine, kernel_names, render
 
 pytestmark = pytest.mark.unit
 
@@ -193,7 +194,7 @@ def test_strict_numbers(ptx: Path) -> None:
         ("a\n\n${ stagse }", "ptx/k.ptx:3: 'stagse' is undefined"),
         (
             "${p.q}\n  ${p.strid}",
-            "ptx/k.ptx:2: 'cuevo.toolchain.header.Struct object' has no attribute 'strid'",
+            "ptx/k.ptx:2: 'cuevo.toolchain.structs.Struct object' has no attribute 'strid'",
         ),
         ("//% set x = 1 +\n", "ptx/k.ptx:1: "),
         ("a\n//% for i in range(2)\nb\n", "ptx/k.ptx:3: Unexpected end of template"),
@@ -275,7 +276,7 @@ def test_kernel_names_are_the_files() -> None:
     sorted(path.relative_to(ptx_directory()).as_posix() for path in ptx_directory().rglob("*.ptx")),
 )
 def test_every_template_compiles(name: str) -> None:
-    environment = template._environment(ptx_directory())
+    environment = rendering._environment(ptx_directory())
     assert isinstance(environment.get_template(name), jinja2.Template)
 
 

@@ -35,7 +35,7 @@ void copy_tile(const copy_tile_params params);
 /* What an output iterator does to a matrix and to the fragments of its threads. */
 typedef struct output_tile_params {
     void *matrix;          /* [rows, columns], elements of a row contiguous */
-    const int64_t *index;  /* [rows]: where the rows go; read only if the tile scatters */
+    const void *index;     /* [rows], int64_t or int32_t: where the rows go; read only if the tile scatters */
     const void *before;    /* [transfer, register, thread], 32-bit: the fragments at first */
     void *after;           /* the same at last */
     uint32_t *masks;       /* [get, thread] */

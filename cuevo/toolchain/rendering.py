@@ -1,0 +1,175 @@
+"""Rendering: a template, its values and its parameter struct to the lines of PTX text, by Jinja.
+
+The language of the templates is described in `cuevo.toolchain.template`.
+"""
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.bccache import Bucket, BytecodeCache
+
+from cuevo import layouts
+from cuevo.errors import TemplateError
+from cuevo.toolchain import source_map
+from cuevo.toolchain.direct_calls import DirectCalls
+from cuevo.toolchain.division import magic
+from cuevo.toolchain.free_names import FreeNames
+from cuevo.toolchain.lineinfo import SourceLine
+from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.structs import Struct
+
+
+def render_lines(
+    kernel: str, root: Path, values: Mapping[str, object], params: Struct
+) -> tuple[list[str], list[SourceLine | None]]:
+    """The lines of the template of `kernel` in directory `root`, and the origin of each.
+
+    Raises ValueError for a value that hides a name that every template sees; TemplateError, with
+    file and line, for what goes wrong inside of a template.
+    """
+    # An environment for each rendering: whatever is imported gets its globals from there, and is
+    # not kept. What is kept is compiled code.
+    base = _environment(root)
+    environment = base.overlay()
+    environment.globals = {**base.globals, "p": params, "unique": _labels()}
+    hidden = sorted(values.keys() & environment.globals.keys())
+    if hidden:
+        raise ValueError(f"{kernel}: {', '.join(hidden)} already has a meaning in every template")
+    try:
+        marked = environment.get_template(f"{kernel}.ptx").render(**values)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
+    except Exception as error:
+        raise TemplateError(_explain(error, root, kernel)) from error
+    return source_map.take_marks(marked)
+
+
+# -- The environment -------------------------------------------------------------------------------
+
+
+class _CodeInMemory(BytecodeCache):
+    """Keeps the compiled templates of the process; the checksum is that of the template's text."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+@lru_cache(maxsize=8)
+def _environment(root: Path) -> jinja2.Environment:
+    block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([root, ptx_directory()]),
+        line_statement_prefix=source_map.LINE_STATEMENT,
+        variable_start_string="${",
+        variable_end_string="}",
+        block_start_string=block_begin,
+        block_end_string=block_end,
+        comment_start_string=comment_begin,
+        comment_end_string=comment_end,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+        extensions=[FreeNames, source_map.Marks],
+        bytecode_cache=_CodeInMemory(),
+    )
+    environment.code_generator_class = DirectCalls
+    # Jinja's own make 0 of what is no number, and of a number that a macro made.
+    environment.filters.update({"int": _int, "float": _float})
+    environment.filters.update({"__block": source_map.block, "__word": source_map.word})
+    environment.globals = {
+        "range": range,
+        "min": min,
+        "max": max,
+        "gcd": math.gcd,
+        "ceil_div": ceil_div,
+        "float_bits": float_bits,
+        "vector": vector,
+        "magic": magic,
+        "fail": _fail,
+        "layouts": layouts,
+    }
+    return environment
+
+
+# -- What templates call ---------------------------------------------------------------------------
+
+
+def ceil_div(a: int, b: int) -> int:
+    """`a` divided by `b`, rounded up."""
+    return -(-a // b)
+
+
+def vector(name: str, first: int, count: int) -> str:
+    """Vector operand of `count` registers of an array: ``vector("q", 4, 2)`` is ``{q4, q5}``."""
+    return "{" + ", ".join(f"{name}{i}" for i in range(first, first + count)) + "}"
+
+
+def float_bits(x: float) -> str:
+    """`x`, rounded to nearest, as a PTX literal of type ``.f32``: ``0f3F800000`` for 1."""
+    try:
+        return "0f" + struct.pack(">f", x).hex().upper()
+    except OverflowError:
+        raise ValueError(f"{x!r} is out of the range of .f32") from None
+
+
+def _int(value: Any) -> int:
+    return int(source_map.word(value) if isinstance(value, str) else value)
+
+
+def _float(value: Any) -> float:
+    return float(source_map.word(value) if isinstance(value, str) else value)
+
+
+def _labels() -> Callable[[str], str]:
+    counts: Counter[str] = Counter()
+
+    def unique(prefix: str) -> str:
+        counts[prefix] += 1
+        return f"{prefix}_{counts[prefix]}"
+
+    return unique
+
+
+def _fail(message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+# -- Errors ----------------------------------------------------------------------------------------
+
+
+def _explain(error: Exception, root: Path, kernel: str) -> str:
+    """``ptx/file:line: message`` for an exception in a template, and the lines that led there."""
+    frames = list(_template_lines(error.__traceback__, root)) or [
+        SourceLine(f"ptx/{kernel}.ptx", 1)
+    ]
+    if isinstance(error, jinja2.TemplateNotFound):
+        message = f"there is no template {error.name!r}"
+    elif isinstance(error, (jinja2.UndefinedError, ValueError)):
+        message = str(error)
+    else:
+        message = f"{type(error).__name__}: {error}"
+    callers = "".join(f"\n    called from {frame}" for frame in reversed(frames[:-1]))
+    return f"{frames[-1]}: {message}{callers}"
+
+
+def _template_lines(traceback: TracebackType | None, root: Path) -> Iterator[SourceLine]:
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        for home in (root, ptx_directory()):
+            if path.suffix == ".ptx" and path.is_relative_to(home):
+                yield SourceLine(f"ptx/{path.relative_to(home).as_posix()}", traceback.tb_lineno)
+                break
+        traceback = traceback.tb_next
