@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cuevo.ops import GRADS, attention, attention_backward, attention_backward_workspace
 
-__all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention"]
+__all__ = ["DS4Sci_EvoformerAttention", "evoformer_attention", "triangle_attention"]
 
 
 def evoformer_attention(
@@ -230,3 +230,55 @@ _backward_op = torch.library.custom_op(
 )
 _backward_op.register_fake(_gradients)
 _forward_op.register_autograd(_differentiate, setup_context=_save)
+
+
+# -- The call of cuequivariance --------------------------------------------------------------------
+
+
+def triangle_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    return_aux: bool = False,
+) -> Tensor:
+    """`evoformer_attention`, called as cuequivariance's function of that name; the result is a view
+    [B, N, H, Lq, D] of the type of q.
+
+    q : [B, N, H, Lq, D], float16, bfloat16, or float32, which is rounded to bfloat16; k, v : [B, N,
+        H, Lk, D], the same type. The axis B may be missing from every tensor, but not from the
+        result.
+    bias : [B, 1, H, Lq, Lk].
+    mask : [B, N, 1, 1, Lk] of any type. A key where it is 0 has a score of -1e9 in place of its
+        own; so a row without any key is the mean of v, and has no part in the gradients.
+    scale : factor of the scores, default ``1 / sqrt(D)``.
+    return_aux : has to be False.
+
+    Raises ValueError or TypeError, naming the argument.
+    """
+    if return_aux:
+        raise ValueError("return_aux: expected False; only the result is computed")
+    operands = {"q": q, "k": k, "v": v, "bias": bias}
+    *rows, pair_bias = (_with_batch(name, x) for name, x in operands.items())
+    half = torch.bfloat16 if q.dtype is torch.float32 else q.dtype
+    q5, k5, v5 = (x.transpose(2, 3).to(half) for x in rows)
+    mask_bias = None if mask is None else _far(_with_batch("mask", mask))
+    pair_bias = pair_bias if pair_bias.dtype is half else pair_bias.float()
+    out = evoformer_attention(q5, k5, v5, mask_bias, pair_bias, scale=scale)
+    return out.transpose(2, 3).to(q.dtype)
+
+
+def _with_batch(name: str, x: Any) -> Tensor:
+    """`x` with an axis B."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a tensor; got {type(x).__name__}")
+    if x.ndim not in (4, 5):
+        raise ValueError(f"{name}: expected 5 axes, or 4 without B; got shape {tuple(x.shape)}")
+    return x if x.ndim == 5 else x[None]
+
+
+def _far(mask: Tensor) -> Tensor:
+    """0 where the mask is not 0, else a number that leaves nothing of a score in float32."""
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill_(mask == 0, -1e9)
