@@ -115,7 +115,8 @@ def _in_jax(client: Client, device: str, dtype: str, attend: Any) -> dict[str, n
         out = client.module({**floats, "mask": mask}, attend or plain)
         return (out * _dout(out.shape).astype(dtype)).sum(), out
 
-    with _double_precision(jax, dtype == "float64"):
+    # A GPU would round float32 to fewer bits in the module's own products.
+    with _double_precision(jax, dtype == "float64"), jax.default_matmul_precision("highest"):
         place = jax.devices(device)[0]
         floats = {
             name: jax.device_put(x.astype(dtype), place) for name, x in client.arrays().items()
