@@ -39,12 +39,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers import attention_cases, backward_cases, backward_sweep
 from helpers.attention_cases import store
 from helpers.backward_cases import ARGUMENTS, GRADS, SCORE_ERROR, BackwardCase
-from helpers.guarded import DTYPES, OnDevice, Strided, lay_out
+from helpers.guarded import DTYPES, OnDevice, Strided, assert_same_bytes, lay_out
 
 import cuevo
 from cuevo.arrays import DeviceArray
 from cuevo.cuda.device_info import devices
 from cuevo.executors.driver import executor
+from cuevo.ops import backward, forward
 
 Arrays = Mapping[str, Strided]
 Results = tuple[Any, Any, dict[str, Any]]
@@ -76,6 +77,7 @@ element among a hundred thousand.
 OF_ALL, OF_ROW = 0.25, 0.1
 """Largest error of an element: parts of the root mean square of all, and of the largest of its row.
 """
+PLANS_KEPT = 32
 NOTHING = 1e-3
 """Root mean square below which sums of ordinary terms are what remains where they cancel."""
 
@@ -266,7 +268,7 @@ def available(device: str) -> list[str]:
 
 def check(problem: Problem, results: Results) -> None:
     """Compare with float64; AssertionError says what is wrong."""
-    out, lse, gradients = (_on_host(x) for x in results)
+    out, lse, gradients = results
     case, operands = problem.case, _operands(problem.inputs)
     # Gradients are those of the result that there is: torch and JAX keep the log-sum-exps.
     found = {"out": out.astype(DTYPES[case.dtype]), "lse": lse}
@@ -277,8 +279,8 @@ def check(problem: Problem, results: Results) -> None:
         # Such values are for the backward pass: of scores so far from 0 fp32 leaves little.
         sums = np.abs(problem.inputs["lse"].array)
         slack = np.expm1(SCORE_ERROR * sums[np.isfinite(sums)].max(initial=0.0))
-    forward = case if not case.values.startswith("nan d") else replace(case, values="normal")
-    attention_cases.check(forward, out, lse, operands, slack)
+    plain = case if not case.values.startswith("nan d") else replace(case, values="normal")
+    attention_cases.check(plain, out, lse, operands, slack)
     backward_cases.check(case, gradients, inputs)
     if case.values in ORDINARY and case.scale is None:
         exact, _ = attention_cases.expected(case, operands)
@@ -287,10 +289,20 @@ def check(problem: Problem, results: Results) -> None:
             check_elements(name, gradients[name], x)
 
 
-def _on_host(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {name: _on_host(value) for name, value in x.items()}
-    return x.to_numpy() if isinstance(x, DeviceArray) else x
+def check_same(problem: Problem, results: Results, again: Results) -> None:
+    """A second call, which finds the first one's plan, gives the same bits."""
+    every = [{"out": out, "lse": lse, **gradients} for out, lse, gradients in (results, again)]
+    for name, x in every[0].items():
+        if x is not None:
+            assert_same_bytes(problem.case, name, every[1][name], x)
+
+
+def _on_host(results: Results) -> Results:
+    def host(x: Any) -> Any:
+        return x.to_numpy() if isinstance(x, DeviceArray) else x
+
+    out, lse, gradients = results
+    return host(out), host(lse), {name: host(x) for name, x in gradients.items()}
 
 
 def check_elements(name: str, found: np.ndarray, exact: np.ndarray) -> None:
@@ -311,18 +323,31 @@ def check_elements(name: str, found: np.ndarray, exact: np.ndarray) -> None:
 def attempt(seed: int, device: str, front_ends: Sequence[str], index: int) -> str:
     """What is wrong with problem `index`; "" if nothing is."""
     problem = draw(seed, index, device, front_ends)
+    run = FRONT_ENDS[problem.front_end]
     try:
         with np.errstate(all="ignore"):
-            check(problem, FRONT_ENDS[problem.front_end](problem, device))
+            results = _on_host(run(problem, device))
+            check(problem, results)
+            if device == "cuda":
+                check_same(problem, results, _on_host(run(problem, device)))
     except AssertionError as error:
         said = str(error)
     except Exception:
         said = traceback.format_exc(limit=-3)
     else:
         return ""
+    finally:
+        _forget_plans()
     again = f"--seed {seed} --first {index} --count 1 --device {device}"
     again += f" --front-ends {' '.join(front_ends)}"
     return f"{problem}\n{said}\nagain: python tools/random_problems.py {again}"
+
+
+def _forget_plans() -> None:
+    """A plan keeps its kernels, which are megabytes each on the CPU executor."""
+    for operation in (forward.OPERATION, backward.OPERATION):
+        if len(operation.plans) > PLANS_KEPT:
+            operation.plans.clear()
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -88,3 +88,13 @@ def test_an_element_is_seen_where_the_norm_is_not() -> None:
     assert np.linalg.norm(found - exact) < 4.1e-3 * np.linalg.norm(exact)
     with pytest.raises(AssertionError, match=r"out: 1 elements far off; the first is \(7, 9\)"):
         random_problems.check_elements("out", found, exact)
+
+
+@pytest.mark.unit
+def test_other_bits_of_a_second_call_are_seen() -> None:
+    problem = random_problems.draw(3, 2, "sim", ["numpy"])
+    first = (np.zeros(3, np.float16), None, {"dq": np.ones(2, np.float32), "dk": None})
+    random_problems.check_same(problem, first, first)
+    other = (first[0], None, {"dq": np.float32([1.0, -1.0]), "dk": None})
+    with pytest.raises(AssertionError, match="dq: not the same bits"):
+        random_problems.check_same(problem, first, other)
