@@ -70,6 +70,8 @@ SIZES = {
     ),
 }
 TILES = (8, 16, 32, 64)
+SINGLE = {"broadcast B": "one B", "broadcast N": "one N", "broadcast all": "one B, N"}
+"""Layouts of biases with strides of 0, and those with extents of 1 in their place."""
 ORDINARY = ("normal", "dead by mask", "dead by pair")
 """Values whose elements are compared one by one, too: the norm of all errors does not see one
 element among a hundred thousand.
@@ -105,13 +107,17 @@ def draw(seed: int, index: int, device: str, front_ends: Sequence[str]) -> Probl
     rng = np.random.default_rng((seed, index))
     front_end = str(rng.choice(front_ends))
     sizes = SIZES[device]
-    (case,) = backward_sweep.sweep(
-        1,
+    # Some of what a case has goes by its place in the sweep.
+    *_, case = backward_sweep.sweep(
+        int(rng.integers(1, 7)),
         int(rng.integers(2**62)),
-        lengths=[_length(rng, sizes.longest) for _ in range(2)],
+        lengths=[_length(rng, sizes.longest) for _ in range(int(rng.integers(1, 3)))],
         outer_extents=sizes.outer,
         most_scores=sizes.scores,
     )
+    if rng.random() < 0.6:
+        layouts = {name: getattr(case, name) for name in ("mask_layout", "pair_layout")}
+        case = replace(case, **{name: SINGLE.get(x, x) for name, x in layouts.items()})
     case = replace(case, shape=None, seed=int(rng.integers(2**31)))
     if front_end in ("torch", "jax"):
         case = replace(case, bias_grad_dtype=None)
