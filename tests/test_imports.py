@@ -29,7 +29,7 @@ class Place(SimExecutor):
 
 q = np.zeros((1, 1, 16, 1, 8), np.float16)
 arrays = (q, q, q, None, None, None, None)
-(launch,) = OPERATION.plan_on_device(arrays, (None, False), Place(), None).launches
+(launch,) = OPERATION.plan_on_device(arrays, (None, False, None), Place(), None).launches
 print(launch.constants.hex())
 """
 

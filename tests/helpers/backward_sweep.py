@@ -3,7 +3,7 @@ asked for, their types and their layouts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 
@@ -33,8 +33,15 @@ MOST_SCORES = 90_000
 """B N H Lq Lk."""
 
 
-def sweep(size: int = SIZE, seed: int = 2026) -> Iterator[BackwardCase]:
-    """`size` cases."""
+def sweep(
+    size: int = SIZE,
+    seed: int = 2026,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    outer_extents: Sequence[tuple[int, int, int]] = OUTER,
+    most_scores: int = MOST_SCORES,
+) -> Iterator[BackwardCase]:
+    """`size` cases; what can be given is what is dealt."""
     rng = np.random.default_rng((seed, 1))
     scales, ordinary = Deck(SCALES, rng), Deck(ORDINARY_SCALES, rng)
     dout_layouts, grad_layouts = Deck(DOUT_LAYOUTS, rng), Deck(GRAD_LAYOUTS, rng)
@@ -45,10 +52,10 @@ def sweep(size: int = SIZE, seed: int = 2026) -> Iterator[BackwardCase]:
         size,
         seed,
         head_dims=HEAD_DIMS,
-        lengths=LENGTHS,
+        lengths=lengths,
         kinds_of_values=VALUES,
-        outer_extents=OUTER,
-        most_scores=MOST_SCORES,
+        outer_extents=outer_extents,
+        most_scores=most_scores,
     ):
         case = replace(case, scale=(ordinary if case.values in EXTREME else scales).deal())
         if case.values == "one key by mask" and case.mask_layout == "broadcast all":

@@ -1,0 +1,180 @@
+"""`evoformer_attention`: its checks, and the way that a call goes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from cuevo.ops import GRADS
+from cuevo.ops.attention_problem import check_shapes
+from cuevo.torch import calls
+from cuevo.torch.operators import differentiate, operator
+
+__all__ = ["attend", "evoformer_attention"]
+
+
+def evoformer_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask_bias: Tensor | None = None,
+    pair_bias: Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """``softmax(q k^T scale + mask_bias + pair_bias) v``, a new contiguous tensor.
+
+    q : [B, N, Lq, H, D], float16 or bfloat16; k, v : [B, N, Lk, H, D], the same type. Any strides:
+        what a kernel cannot read in place (a last axis that is not contiguous, rows that do not
+        start at multiples of 16 bytes) is copied.
+    mask_bias : [B, N, 1, 1, Lk], that type, float32, or bool, True = attend. B and N may be 1 each.
+    pair_bias : [B, 1, H, Lq, Lk], that type or float32. B may be 1. Biases have any strides.
+    scale : factor of the scores, default ``1 / sqrt(D)``.
+
+    Differentiable, once, in q, k, v and biases of floats; only the gradients that are needed are
+    computed, contiguous, in the type of what they are gradients of. Under ``torch.autocast`` q, k
+    and v are cast to its type, and so are biases of another 16-bit type; float32 biases stay.
+    ``torch.vmap`` makes the samples more batches, or more rows where all share a pair bias; what
+    cannot be seen as that is copied. It runs on the current stream of the tensors' device, takes
+    memory for results and workspace from torch, and can be captured in a graph. Tensors in host
+    memory are taken as `cuevo.attention` takes host arrays.
+
+    Raises ValueError or TypeError, naming the argument; NotImplementedError where a gradient is
+    differentiated again, and for forward-mode derivatives.
+    """
+    return attend(_LABELS, scale, (q, k, v, mask_bias, pair_bias))
+
+
+# -- Calls -----------------------------------------------------------------------------------------
+
+
+def attend(
+    labels: Sequence[str], scale: float | None, operands: tuple[Any, Any, Any, Any, Any]
+) -> Tensor:
+    """`labels` are what the caller knows the operands by."""
+    if scale is not None and not isinstance(scale, int | float):
+        raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
+    if not _is_eager(operands):
+        _check_tensors(labels, operands)
+        operands = _autocast(*operands)
+        _check(labels, operands)
+        _refuse_tangents(operands)
+        return operator(*operands, scale)
+    try:
+        operands = _autocast(*operands)
+        if torch.is_grad_enabled() and _any_requires_grad(*operands):
+            result: Tensor = _apply(*operands, scale)
+            return result
+        out, _ = calls.forward(*operands, scale, with_lse=False)
+        return out
+    except (AttributeError, TypeError, ValueError) as error:
+        refused = error
+    # What can be said in the caller's words is, and the rest as it came.
+    _check_tensors(labels, operands)
+    _check(labels, operands)
+    raise refused
+
+
+def _is_eager(operands: tuple[Any, ...]) -> bool:
+    """Whether these are tensors with memory of their own, or None but for the first, and nobody
+    records or transforms what is done with them.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and _PLAIN.issuperset(map(type, operands))
+        and not (operands[0] is None or operands[0].is_meta)
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._is_tracing()
+        and forward_ad._current_level < 0
+    )
+
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
+
+
+def _any_requires_grad(q: Tensor, k: Tensor, v: Tensor, mask_bias: Any, pair_bias: Any) -> bool:
+    return (
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (mask_bias is not None and mask_bias.requires_grad)
+        or (pair_bias is not None and pair_bias.requires_grad)
+    )
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """The way of tensors with memory."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        out, lse = calls.forward(*arguments, with_lse=True)
+        q, k, v, mask_bias, pair_bias, ctx.scale = arguments
+        ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
+        saved: Any = ctx.saved_tensors
+        if torch.is_grad_enabled() or not _is_eager((dout, *saved)):
+            return differentiate(ctx, dout)
+        needed = ctx.needs_input_grad[: len(GRADS)]
+        return (*calls.backward(dout, *saved, scale=ctx.scale, needed=needed), None)
+
+
+_apply: Any = _Attention.apply
+
+
+def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:
+    """The operands in the type of autocast, but for biases that may have their own."""
+    kind = q.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return q, k, v, mask_bias, pair_bias
+    dtype = torch.get_autocast_dtype(kind)
+    kinds = (*_HALVES, torch.float32)
+    q, k, v = (x.to(dtype) if x.dtype in kinds else x for x in (q, k, v))
+    mask_bias, pair_bias = (
+        x.to(dtype) if x is not None and x.dtype in _HALVES else x for x in (mask_bias, pair_bias)
+    )
+    return q, k, v, mask_bias, pair_bias
+
+
+# -- Checks ----------------------------------------------------------------------------------------
+
+_LABELS = ("q", "k", "v", "mask_bias", "pair_bias")
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _check_tensors(labels: Sequence[str], operands: Sequence[Any]) -> None:
+    for i, (label, x) in enumerate(zip(labels, operands, strict=True)):
+        if not isinstance(x, Tensor) and (x is not None or i < 3):
+            raise TypeError(f"{label}: expected a tensor; got {type(x).__name__}")
+
+
+def _check(labels: Sequence[str], operands: Sequence[Any]) -> None:
+    """That the shapes of tensors fit each other, and the type of the first; the rest is checked
+    with what a kernel can do, by `cuevo.ops`.
+    """
+    present = zip(GRADS, operands, strict=True)
+    shapes = {name: tuple(x.shape) for name, x in present if x is not None}
+    check_shapes(shapes, dict(zip(GRADS, labels, strict=True)))
+    q = operands[0]
+    if q.dtype not in _HALVES:
+        raise TypeError(
+            f"{labels[0]}: expected float16 or bfloat16; got {str(q.dtype).removeprefix('torch.')}."
+            " Cast it, or call under torch.autocast"
+        )
+
+
+def _refuse_tangents(operands: Sequence[Any]) -> None:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    tangent_of: Any = forward_ad.unpack_dual
+    for x in operands:
+        if x is not None and tangent_of(x).tangent is not None:
+            raise NotImplementedError(
+                "cuevo.torch.evoformer_attention: forward-mode derivatives are not implemented; "
+                "use backward(), torch.func.grad or torch.func.vjp"
+            )
