@@ -62,6 +62,15 @@ class ArrayView:
                 high += (length - 1) * stride
         return low, high + self.dtype.itemsize
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps; how far apart the positions of an axis
+        would be that has one, or none, does not matter.
+        """
+        expected = contiguous_strides(self.shape, self.dtype.itemsize)
+        axes = zip(self.shape, self.strides, expected, strict=True)
+        return 0 in self.shape or all(extent == 1 or step == own for extent, step, own in axes)
+
     def alignment(self, *, but: int | None = None) -> int:
         """Largest power of two, 16 at most, that divides the address and the strides of all axes of
         more than one position, `but` that axis.

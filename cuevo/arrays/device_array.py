@@ -208,7 +208,7 @@ def copy_to_host(
     if source.size == 0:
         return host
     low, high = source.extent
-    if source.strides == host.strides == contiguous_strides(source.shape, source.dtype.itemsize):
+    if source.is_contiguous and host.flags.c_contiguous:
         _fetch(host.ctypes.data, low, high - low, stream, source)
         return host
     memory = np.empty(high - low, np.uint8)

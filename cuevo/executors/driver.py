@@ -26,7 +26,7 @@ from cuda.core import (
     Stream,
 )
 
-from cuevo.arrays import ArrayView, DeviceArray, contiguous_strides, without_gaps
+from cuevo.arrays import ArrayView, DeviceArray, without_gaps
 from cuevo.cuda import (
     LEGACY_DEFAULT,
     PER_THREAD_DEFAULT,
@@ -315,7 +315,7 @@ class DriverExecutor:
         wide = target.dtype.itemsize == 4
         set_elements = cuda.cuMemsetD32Async if wide else cuda.cuMemsetD16Async
         bits = np.array([value], target.dtype).view(np.uint32 if wide else np.uint16)
-        if target.strides == contiguous_strides(target.shape, target.dtype.itemsize):
+        if target.is_contiguous:
             rows, length = [target.pointer], target.size
         else:
             *outer, length = target.shape

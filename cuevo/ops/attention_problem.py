@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
+from cuevo.arrays import BFLOAT16, ArrayView
 from cuevo.kernels.forward import Problem
 from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
@@ -142,7 +142,7 @@ def check_lse(lse: ArrayView, q: ArrayView) -> None:
     _check_shape("lse", lse.shape, {"B": batch, "N": rows, "H": heads, "Lq": queries})
     if lse.dtype != np.float32:
         raise TypeError(f"lse: expected float32; got {lse.dtype}")
-    if 0 not in lse.shape and lse.strides != contiguous_strides(lse.shape, 4):
+    if not lse.is_contiguous:
         raise ValueError(f"lse: has to be contiguous; its strides are {lse.strides}")
     if lse.pointer % 4:
         raise ValueError("lse: its elements must be aligned to their 4 bytes")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.arrays import ArrayView, as_numpy, contiguous_strides, view
+from cuevo.arrays import ArrayView, as_numpy, view
 
 __all__ = ["ALIGNMENT", "device_workspace", "host_workspace"]
 
@@ -39,7 +39,7 @@ def host_workspace(workspace: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.u
 
 
 def _check(found: ArrayView, nbytes: int) -> None:
-    if found.strides != contiguous_strides(found.shape, found.dtype.itemsize):
+    if not found.is_contiguous:
         raise ValueError("workspace: has to be contiguous")
     if found.readonly:
         raise ValueError("workspace: has to be writable; this array is read-only")

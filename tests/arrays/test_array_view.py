@@ -53,6 +53,25 @@ def test_extent_of_an_empty_array_is_empty(shape: tuple[int, ...]) -> None:
     assert seen.size == seen.nbytes == 0
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        BASE,
+        BASE[1:2],
+        BASE[:, :, :1],
+        BASE[:1, 2:3, ::2],
+        BASE[:, ::-1],
+        np.array(3, np.float32),
+        BASE.transpose(2, 0, 1),
+        np.lib.stride_tricks.as_strided(BASE, (1, 6, 1, 5), (12, 20, -4, 4)),
+        np.empty((3, 0, 2), np.float16)[::-1],
+    ],
+    ids=lambda x: f"{x.shape}-{x.strides}",
+)
+def test_what_is_contiguous_is_so_for_numpy(x: np.ndarray) -> None:
+    assert view(x).is_contiguous == x.flags.c_contiguous
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4), (5, 1, 7), (0, 3), (3, 0, 2)])
 def test_contiguous_strides_are_those_of_numpy(shape: tuple[int, ...]) -> None:
     strides = contiguous_strides(shape, 2)
