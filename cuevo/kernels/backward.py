@@ -148,10 +148,13 @@ class SideConfig:
 
 
 def most_chunks(problem: Problem) -> int:
-    """Chunks whose sums together are at most as large as q, but for padding, and at least 2."""
+    """Chunks whose sums together are at most as large as q, or twice that where their memory is
+    padded to whole tiles; at least 2.
+    """
     sums = 4 * problem.heads * problem.queries * problem.keys
+    memory = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
     q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
-    return max(2, q // sums)
+    return max(2, min(q // sums, 2 * q // memory))
 
 
 # -- The constraints that all variants have --------------------------------------------------------

@@ -30,6 +30,9 @@ from cuevo.sim.text.syntax import (
 )
 from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
 
+_MOST_REGISTERS = 2**20
+"""Of a function: each costs the host some hundred bytes before the first instruction."""
+
 
 def parse(text: str) -> Module:
     """Parse a PTX module. Raises `PtxError`, with the line, for what is no PTX or is not
@@ -380,7 +383,14 @@ class _Parser(OperandReader):
             name = self.kind("word")
             names = [name.text]
             if self.accept("<"):
-                names = [f"{name.text}{i}" for i in range(self.constant())]
+                count = self.constant()
+                if len(function.registers) + count > _MOST_REGISTERS:
+                    raise PtxError(
+                        name.line,
+                        f"{name.text}<{count}>: the CPU executor takes at most "
+                        f"{_MOST_REGISTERS:,} registers in a function",
+                    )
+                names = [f"{name.text}{i}" for i in range(count)]
                 self.expect(">")
             for each in names:
                 self._register(function, each, scalar, name.line)
