@@ -27,9 +27,12 @@ from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # JAX, which reads these when it is imported, would take three quarters of the device's memory when
-# it starts, and as much again in the next process.
-# On the CPU it is to have four devices.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+# it starts, and as much again in the next process. On the CPU it is to have four devices, and no
+# long compilations of programs that run once.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+)
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
 
@@ -77,7 +80,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     for operation in OPERATIONS:
         if len(operation.plans) > 16:
             operation.plans.clear()
-    if item.get_closest_marker("whole_device") and (torch := sys.modules.get("torch")):
+    torch = sys.modules.get("torch")
+    if item.get_closest_marker("whole_device") and torch and torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
 

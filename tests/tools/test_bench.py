@@ -13,6 +13,8 @@ from measure import Times
 from peers import Contender, arguments_of
 from workloads import BIASES, Workload
 
+pytestmark = pytest.mark.usefixtures("nothing_old_to_collect")
+
 
 def attention(inputs, biases):
     mask = inputs.mask_bias if biases == "both" else None
