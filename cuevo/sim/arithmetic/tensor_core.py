@@ -21,6 +21,7 @@ import numpy as np
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
 from cuevo.sim.arithmetic.compiled import compiled
+from cuevo.sim.arithmetic.float32 import CANONICAL_NAN
 from cuevo.sim.arithmetic.narrow_sums import HIGHEST, LOWEST, NO_TERM, ZERO, narrow_sums
 
 __all__ = [
@@ -160,7 +161,14 @@ def multiply_accumulate(
     if c.dtype == np.float32 and (sums := compiled(narrow_sums)) is not None:
         x, y, z = (np.ascontiguousarray(each) for each in (fa, fb, c))
         result = np.empty_like(z)
-        if sums(x, y, z, result, 1 - bias, arithmetic.fraction_bits, arithmetic.terms):
+        block = (1 - bias, arithmetic.fraction_bits, arithmetic.terms)
+        if sums(x, y, z, result, *block):
+            return result
+        # Masked scores begin at -inf, and finite products leave them there.
+        special = ~np.isfinite(z)
+        if special.any() and sums(x, y, np.where(special, np.float32(0), z), result, *block):
+            result[special] = z[special]
+            result.view(np.uint32)[np.isnan(result)] = CANONICAL_NAN
             return result
     ea, eb = _exponents(a, fraction, bias), _exponents(b, fraction, bias)
     finite = int(ea.max()) < _NOT_FINITE and int(eb.max()) < _NOT_FINITE
@@ -288,7 +296,7 @@ def _with_specials(
     )
     result = np.where(touched, outcome.astype(c.dtype), finite)
     integers = result.view(np.uint16 if c.dtype == F16 else np.uint32)
-    integers[np.isnan(result)] = 0x7FFF if c.dtype == F16 else 0x7FFFFFFF
+    integers[np.isnan(result)] = 0x7FFF if c.dtype == F16 else CANONICAL_NAN
     return result
 
 

@@ -28,6 +28,7 @@ def test_many_warps(dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch) -> N
     a[11:, :, ::2], b[:, 5:9], b[7:, :, 1::3] = 0, 0, 0
     c = rng.normal(size=(16, 70, 24)).astype(np.float32).transpose(0, 2, 1)
     c[:, :, 20:50] = 0
+    c[3], c[:, :, 60:66], c[5, 5, ::5], c[6, 6, ::7] = np.inf, -np.inf, np.nan, -np.nan
     with np.errstate(all="ignore"):
         found = multiply_accumulate(a, b, c, dtype, block(arch, dtype))
         monkeypatch.setattr(tensor_core, "compiled", lambda function: None)
@@ -46,8 +47,17 @@ def test_it_is_the_compiled_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((8, 8, 2), F16)
     bits, sums = ones.view(np.uint16), ones.astype(np.float32)
     assert (multiply_accumulate(bits, bits, sums, F16, block(80)) == 9).all()
-    for extreme in (np.inf, np.nan, 2.0**125, 2.0**-110):
+    for special in (np.inf, -np.inf, np.nan):
+        sums[3, 5, 1] = special
+        found = multiply_accumulate(bits, bits, sums, F16, block(80))
+        assert np.array_equal(found[3, 5, 1], special, equal_nan=True)
+        assert (np.delete(found, 3, axis=0) == 9).all()
+    for extreme in (2.0**125, 2.0**-110):
         sums[3, 5, 1] = extreme
-        a = bits if extreme > 1 or extreme != extreme else bits * 0
+        a = bits if extreme > 1 else bits * 0
         with pytest.raises(NotImplementedError):
             multiply_accumulate(a, bits, sums, F16, block(80))
+    infinite = bits.copy()
+    infinite[2, 2, 1] = np.array(np.inf, F16).view(np.uint16)
+    with pytest.raises(NotImplementedError):
+        multiply_accumulate(infinite, bits, ones.astype(np.float32), F16, block(80))
