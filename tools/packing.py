@@ -46,4 +46,4 @@ def packing_call(inputs: Inputs, passes: int) -> tuple[Callable[[], Any], int] |
     if plan.in_place is None:
         return (lambda: plan.run_on_cpu([pair_bias], [], None)), nbytes
     where = plan.in_place
-    return (lambda: plan.run(where, [pair_bias.pointer, 0], [], stream, None, None)), nbytes
+    return (lambda: plan.run(where, [pair_bias.pointer], [], stream, None, None)), nbytes

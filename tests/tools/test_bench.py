@@ -6,10 +6,13 @@ import pytest
 from helpers.host_backend import HostBackend
 
 import bench
+from backends import heads_side_by_side
 from backward_peers import GRADIENTS
 from cuevo import reference
+from cuevo.arrays import view
 from directions import BACKWARD_PASS, FORWARD_PASS, with_pair_bias
 from measure import Times
+from packing import packing_call
 from peers import Contender, arguments_of
 from workloads import BIASES, Workload
 
@@ -225,6 +228,19 @@ def test_a_pair_bias_that_is_packed_has_the_time_of_that(capsys, monkeypatch, tm
     assert "packing of the pair bias: 1000.0 us for 0.0 MB" in capsys.readouterr().out
     assert bench.main([*command, "--pack=never"]) == 0
     assert "packing" not in json.loads(path.read_text())["workloads"][0]
+
+
+@pytest.mark.gpu
+def test_a_pair_bias_on_a_device_is_packed_alone(executor):
+    inputs = HostBackend().inputs(Workload(2, 2, 17, 8), "bf16", 0)
+    inputs = replace(inputs, pair_bias=heads_side_by_side(inputs.pair_bias))
+    arrays = {
+        name: executor.copy_to_device(view(x)) for name, x in vars(inputs).items() if x is not None
+    }
+    call, nbytes = packing_call(replace(inputs, **arrays), 1)
+    call()
+    executor.synchronize()  # would name an address that is none
+    assert nbytes == 2 * 2 * 17 * 17 + 1792
 
 
 @pytest.mark.kernel
