@@ -56,8 +56,9 @@ typedef struct evoformer_forward_params {
     uint32_t heads;       /* H */
     uint32_t queries;     /* Lq */
     uint32_t keys;        /* Lk */
-    uint32_t query_tiles; /* ceil(Lq / block_queries) */
+    uint32_t query_tiles; /* ceil(Lq / block_queries), less one where the threadblocks of the last tile come last */
     uint32_t row_groups;  /* ceil(N / block_rows) */
+    uint32_t short_tiles_from; /* number of the first of those, else of threadblocks */
 
     /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
     uint32_t heads_magic;

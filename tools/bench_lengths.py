@@ -4,11 +4,11 @@
     python3 tools/bench_lengths.py --direction backward
     python3 tools/bench_lengths.py --first 249 --last 264 --input head-last --input "fp32 pair"
 
-Every length with every kind of input takes its turn in each round. The kinds: the pair bias
-contiguous, head-last (a linear layer's [L, L, H], keys H elements apart), in fp32, and a mask of
-bools instead of bf16. The table has TF/s, counted by L * L scores, and in brackets the share of the
-median of the multiples of 64 in the range; the last lines name the worst length of each kind.
-It needs torch.
+Every length with every kind of input takes its turn in each round, and all write to the same
+memory. The kinds: the pair bias contiguous, head-last (a linear layer's [L, L, H], keys H elements
+apart), in fp32, and a mask of bools instead of bf16. The table has TF/s, counted by L * L scores,
+and in brackets the share of the median of the multiples of 64 in the range; the last lines name the
+worst length of each kind. It needs torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ class Inventory:
         self._inputs = backend.inputs(longest, "bf16", 0)
         tensor = tuple(self._inputs.q.shape)
         self._dout, self._out = (backend.normal(tensor, "bf16", seed) for seed in (1, 2))
-        self._pair_fp32 = backend.normal(tuple(self._inputs.pair_bias.shape), "fp32", 3)
+        mask, pair = (tuple(x.shape) for x in (self._inputs.mask_bias, self._inputs.pair_bias))
+        self._pair_fp32 = backend.normal(pair, "fp32", 3)
+        self._gradients = [backend.normal(x, "bf16", 4) for x in (*3 * [tensor], mask, pair)]
+        self._dpair_fp32 = backend.normal(pair, "fp32", 4)
+        self._backend = backend
+        self._workspace = backend.normal((0,), "fp32", 5)
 
     def inputs(self, size: Workload, kind: str) -> Inputs:
         """Inputs of one kind, contiguous where the kind is not another layout."""
@@ -67,8 +72,32 @@ class Inventory:
     def backward(self, size: Workload, kind: str) -> Call:
         x = self.inputs(size, kind)
         biases = dict(mask_bias=x.mask_bias, pair_bias=x.pair_bias)
-        out, lse = cuevo.attention(x.q, x.k, x.v, **biases, return_lse=True)
-        return partial(cuevo.attention_backward, x.dout, x.q, x.k, x.v, out, lse, **biases)
+        out = self._backend.normal(tuple(x.q.shape), "bf16", 6)
+        n, h = size.rows, size.heads
+        lse = self._backend.normal((1, n, h, size.length), "fp32", 7)
+        cuevo.attention(x.q, x.k, x.v, **biases, out=out, lse=lse)
+        gradients = [
+            *self._gradients[:4],
+            self._dpair_fp32 if kind == "fp32 pair" else self._gradients[4],
+        ]
+        shaped = (x.q, x.k, x.v, x.mask_bias, x.pair_bias)
+        results = [_part(of, to.shape) for of, to in zip(gradients, shaped, strict=True)]
+        if kind == "bool mask":
+            results[3] = None
+        operands = (x.dout, x.q, x.k, x.v, out, lse)
+        options: dict[str, Any] = {**biases, "results": results}
+        if self._backend.name == "torch":
+            nbytes = cuevo.attention_backward_workspace(*operands, **options)
+            options["workspace"] = self._memory(nbytes)
+        return partial(cuevo.attention_backward, *operands, **options)
+
+    def _memory(self, nbytes: int) -> Any:
+        """Memory that all calls share; it grows by half or more, as earlier calls keep the old."""
+        held = self._workspace.shape[0]
+        if 4 * held < nbytes:
+            count = max(-(-nbytes // 4), held + held // 2)
+            self._workspace = self._backend.normal((count,), "fp32", 5)
+        return self._workspace
 
 
 KINDS = ("contiguous", "head-last", "fp32 pair", "bool mask")

@@ -76,11 +76,15 @@ def warm_up(entrant: Entrant, clock: Clock, rounds: int = 2) -> None:
 
 
 def turns(entrants: Sequence[str], repeats: int) -> list[tuple[str, ...]]:
-    """The order of each round: everybody once, each round begun by the next contender."""
+    """The order of each round: everybody once. The first of a round, which meets a device that has
+    waited, is the next contender; where there are more contenders than rounds, one further on, so
+    that the first of all rounds are spread over all of them.
+    """
     names = tuple(entrants)
+    step = max(1, len(names) // max(1, repeats))
     return [
         names[start:] + names[:start]
-        for start in (turn % max(1, len(names)) for turn in range(repeats))
+        for start in (turn * step % max(1, len(names)) for turn in range(repeats))
     ]
 
 

@@ -61,6 +61,8 @@ class Config(SideConfig):
     """
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
+    full_tiles: bool = False
+    """Rows and positions fill every tile; otherwise a warp that has none idles in the last ones."""
 
     # -- Tiles and copies --------------------------------------------------------------------------
 
@@ -362,6 +364,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if problem is None:
         return
     yield from backward.problem_violations(c, c.block_streamed, problem)
+    if c.full_tiles and not _fills_tiles(problem, c):
+        yield "rows or positions do not fill the last tiles; full_tiles must be false"
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
@@ -440,13 +444,19 @@ _SMALL = (
     Shape(1, 1, 64, 32, 32, 3, 6, False, 1.48, sums=False),
     Shape(1, 1, 64, 64, 16, 2, 4, True, 1.47, sums=False),
 )
-_SHARED = Shape(4, 2, 64, 32, 16, 2, 2, True, 1.00)
 QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (8, (Shape(4, 2, 64, 32, 32, 2, 3, True, 1.40), *_SMALL)),
-    (16, (_SHARED, *_SMALL)),
+    (16, (Shape(4, 2, 64, 32, 16, 2, 2, True, 1.00), *_SMALL)),
     (24, (Shape(4, 2, 64, 32, 32, 2, 1, False, 1.00), *_SMALL)),
-    # With an fp32 pair bias one threadblock of the first fits, not two, and it spills.
-    (32, (replace(_SHARED, wide_pair=False), Shape(8, 2, 64, 32, 32, 2, 1, False, 0.96), *_SMALL)),
+    (
+        32,
+        (
+            # With an fp32 pair bias one threadblock of the first fits, not two.
+            Shape(4, 2, 64, 32, 32, 2, 2, False, 1.08, wide_pair=False),
+            Shape(8, 2, 64, 32, 32, 2, 1, False, 0.96),
+            *_SMALL,
+        ),
+    ),
     (
         64,
         (
@@ -503,6 +513,17 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
         yield replace(alone, m_tiles=1)
 
 
+def _fills_tiles(problem: Problem, config: Config) -> bool:
+    stationary, streamed = problem.queries, problem.keys
+    if config.by_keys:
+        stationary, streamed = streamed, stationary
+    return not (
+        problem.rows % config.block_rows
+        or stationary % config.block_stationary
+        or streamed % config.block_streamed
+    )
+
+
 def adapt(config: Config, problem: Problem) -> Config:
     """`config` with the fields that follow from the problem set to fit it."""
     chosen = replace(config, **{name: getattr(problem, name) for name in backward.FOLLOWS})
@@ -511,4 +532,5 @@ def adapt(config: Config, problem: Problem) -> Config:
         chosen,
         mask=backward.needs_mask(chosen, chosen.block_streamed, problem),
         pair_copy_bytes=copied if problem.pair != "none" else 16,
+        full_tiles=_fills_tiles(problem, chosen),
     )

@@ -64,6 +64,10 @@ class Config:
     """
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
+    full_tiles: bool = False
+    """Rows, queries and keys fill every tile; otherwise a warp that has none idles in the last
+    ones.
+    """
 
     def __post_init__(self) -> None:
         choice.check_types(self)
@@ -283,6 +287,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield "is an instance for another head_dim, dtype or type of pair_bias"
     if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
+    if c.full_tiles and not _fills_tiles(problem, c):
+        yield "rows, queries or keys do not fill the last tiles; full_tiles must be false"
     if c.mask == "none" and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
@@ -369,10 +375,9 @@ SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            # With an fp32 pair bias three threadblocks of 2 x 64 fit, not four. Not measured: these
-            # have 16 warps then, and 3 bytes a score from L2 where those have 4.
-            Shape(4, 64, 32, 3, 2, False, 1.02, needs=frozenset({"f32 pair"})),
-            Shape(2, 128, 32, 3, 2, False, 1.01, needs=frozenset({"f32 pair"})),
+            # With an fp32 pair bias three threadblocks of 2 x 64 fit, not four: they have more
+            # registers then.
+            Shape(2, 64, 32, 3, 3, True, 1.03, needs=frozenset({"f32 pair"})),
             Shape(2, 64, 32, 3, 4, False, 1.00),
             Shape(3, 64, 64, 3, 2, True, 0.96),
             Shape(1, 64, 32, 3, 7, False, 0.95),
@@ -435,9 +440,17 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
         yield replace(config, m_tiles=1, min_blocks=1)
 
 
+def _fills_tiles(problem: Problem, config: Config) -> bool:
+    return not (
+        problem.rows % config.block_rows
+        or problem.queries % config.block_queries
+        or problem.keys % config.block_keys
+    )
+
+
 def adapt(config: Config, problem: Problem) -> Config:
-    """`config` with the fields that follow from the problem (head_dim, types, bounds, alignment)
-    set to fit it.
+    """`config` with the fields that follow from the problem (head_dim, types, bounds, alignment,
+    the last tiles) set to fit it.
     """
     mask = problem.mask
     if mask == "none" and problem.keys % config.block_keys:
@@ -451,4 +464,5 @@ def adapt(config: Config, problem: Problem) -> Config:
         pair_copy_bytes=min(config.pair_copy_bytes, problem.pair_alignment)
         if problem.pair != "none"
         else 16,
+        full_tiles=_fills_tiles(problem, config),
     )

@@ -111,9 +111,17 @@ def parameters(
     mask_bias: ArrayView | None = None,
     pair_bias: ArrayView | None = None,
     lse: ArrayView | None = None,
+    short_tiles_last: bool = False,
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
-    _, rows, queries, heads, _ = q.shape
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``.
+
+    short_tiles_last : let the threadblocks of a last tile of few queries come behind all others.
+    """
+    batch, rows, queries, heads, _ = q.shape
+    query_tiles, rest = divmod(queries, config.block_queries)
+    row_groups = ceil(rows / config.block_rows)
+    if rest and not (short_tiles_last and query_tiles and 2 * rest <= config.block_queries):
+        query_tiles += 1
     values: dict[str, int | float] = {
         "q": q.pointer,
         "k": k.pointer,
@@ -136,8 +144,9 @@ def parameters(
         "heads": heads,
         "queries": queries,
         "keys": k.shape[2],
-        "query_tiles": ceil(queries / config.block_queries),
-        "row_groups": ceil(rows / config.block_rows),
+        "query_tiles": query_tiles,
+        "row_groups": row_groups,
+        "short_tiles_from": query_tiles * heads * row_groups * batch,
         **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows

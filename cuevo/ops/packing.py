@@ -29,13 +29,16 @@ __all__ = [
 ROW_ALIGNMENT = 16
 """Bytes to whose multiples rows begin that kernels read fastest, of q, k, v, out and dout all."""
 
-# What the rule weighs, from an H200: at N 384, H 4, D 32, L 768 the forward kernel takes 0.08 ps a
-# score longer where rows of bf16 are aligned to 8 bytes, 0.2 at 4, 0.57 at 2.
+# What the rule weighs, from an H200 (docs/measurements/forward.md): at N 384, H 4, D 32, L 769 or
+# more the forward kernel takes 0.09 ps a score longer where rows of bf16 are aligned to 8 bytes,
+# 0.24 at 4, 0.52 at 2; with one row N, where it waits for tile after tile, up to 30 ns a key.
 COPY_SECONDS = 0.65e-12
 """Time of the pass over one score for each copy of its bias, a copy of several being shared."""
+WAIT_SECONDS = 20e-9
+"""Time by which a key's score comes later for each copy of its bias, likewise."""
 PACK_LAUNCH_SECONDS = 3e-6
 """Time of a launch more on a stream."""
-PACK_BYTES_PER_SECOND = 1.9e12
+PACK_BYTES_PER_SECOND = 2.5e12
 """Bytes that the packing reads and writes."""
 
 
@@ -75,9 +78,9 @@ def worth_packing(problem: Problem, nbytes: int, passes: int, arch: Architecture
     if problem.pair_alignment >= ROW_ALIGNMENT or arch.number < 80:
         return False
     size = BIAS_BYTES[problem.pair]
-    scores = problem.batch * problem.rows * problem.heads * problem.queries * problem.keys
     copies = size / problem.pair_alignment - size / ROW_ALIGNMENT
-    saved = passes * scores * copies * COPY_SECONDS
+    each_pass = max(problem.scores * COPY_SECONDS, problem.keys * WAIT_SECONDS)
+    saved = passes * copies * each_pass
     return saved > PACK_LAUNCH_SECONDS + 2 * nbytes / PACK_BYTES_PER_SECOND
 
 

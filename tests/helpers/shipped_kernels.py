@@ -47,8 +47,7 @@ from cuevo.toolchain.template import render
 PINS = Path(__file__).parents[1] / "kernels" / "shipped.json"
 HEAD_DIMS = tuple(range(8, 129, 8))
 
-# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q. The keys
-# fill their tiles with the first one only.
+# Type of the mask, type of the pair bias, alignment of its rows; "own" is the dtype of q.
 BIASES = (
     ("none", "none", 16),
     *((mask, "none", 16) for mask in ("none", "bool", "own", "f32")),
@@ -65,12 +64,15 @@ BIASES = (
 )
 
 
-def configurations(head_dim: int, dtype: str, biases: int) -> list[forward.Config]:
+LENGTHS = (256, 257)
+"""One that fills the tiles, one that does not."""
+
+
+def configurations(head_dim: int, dtype: str, biases: int, length: int) -> list[forward.Config]:
     """The candidates for `BIASES[biases]` that some architecture can run."""
     mask, pair, alignment = BIASES[biases]
-    keys = 256 if biases == 0 else 257
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
-    problem = forward.Problem(1, 8, 2, 256, keys, head_dim, dtype, *types, alignment)
+    problem = forward.Problem(1, 8, 2, length, length, head_dim, dtype, *types, alignment)
     roomy = architecture("sm_90")
     offered = (config for config, _ in forward.candidates(problem))
     return [config for config in offered if not forward.violations(config, roomy, problem)]
@@ -80,7 +82,8 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
     """Name, kernel and values; every tiling and every set of biases meets some of the other."""
     for biases in range(len(BIASES)):
         dtype = ("bf16", "f16")[(head_dim // 8 + biases) % 2]
-        for index, config in enumerate(configurations(head_dim, dtype, biases)):
+        length = LENGTHS[biases % 2]
+        for index, config in enumerate(configurations(head_dim, dtype, biases, length)):
             # A fifth of all, another fifth for the next head dim.
             if (biases + 2 * index + head_dim // 8) % 5 == 0:
                 tiling = (
@@ -122,7 +125,7 @@ GRADIENTS: tuple[dict[str, Any], ...] = (
 
 
 def gradient_configurations(
-    head_dim: int, dtype: str, biases: int, wanted: int
+    head_dim: int, dtype: str, biases: int, wanted: int, length: int
 ) -> list[backward.Config]:
     """The candidates for `GRADIENT_BIASES[biases]` and `GRADIENTS[wanted]` that some architecture
     can run; none where there is no bias that these are gradients of.
@@ -132,7 +135,7 @@ def gradient_configurations(
     if asked["sums"] and not (mask if asked["side"] == "keys" else pair != "none"):
         return []
     problem = backward.Problem(
-        1, 256, 4, 256, 256, head_dim, dtype, "f32" if mask else "none",
+        1, 256, 4, length, length, head_dim, dtype, "f32" if mask else "none",
         dtype if pair == "own" else pair, alignment, **asked,
     )  # fmt: skip
     roomy = architecture("sm_90")
@@ -144,7 +147,9 @@ def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, obje
     """Name, kernel and values; every tiling meets some biases and some sets of gradients."""
     for biases, wanted in product(range(len(GRADIENT_BIASES)), range(len(GRADIENTS))):
         dtype = ("bf16", "f16")[(head_dim // 8 + biases + wanted) % 2]
-        for index, config in enumerate(gradient_configurations(head_dim, dtype, biases, wanted)):
+        length = LENGTHS[(biases + wanted) % 2]
+        found = gradient_configurations(head_dim, dtype, biases, wanted, length)
+        for index, config in enumerate(found):
             # A tenth of all, another tenth for the next head dim.
             if (biases + 2 * wanted + 3 * index + head_dim // 8) % 10 == 0:
                 asked = [name for name in ("first", "second", "sums") if getattr(config, name)]

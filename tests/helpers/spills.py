@@ -119,8 +119,8 @@ LOWER_BIASES = (("none", "f16"), ("bool", "f32"), ("f16", "none"), ("f32", "f16"
 """Types of mask and pair bias."""
 
 HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
-    forward.NAME: lambda: shipped.configurations(64, "bf16", 10)[1:],
-    backward.NAME: lambda: shipped.gradient_configurations(64, "bf16", 4, 4),
+    forward.NAME: lambda: shipped.configurations(64, "bf16", 10, 257)[1:],
+    backward.NAME: lambda: shipped.gradient_configurations(64, "bf16", 4, 4, 257),
     evoformer_forward_sm75.NAME: lambda: _lower_forward(evoformer_forward_sm75, 64, "bool", "f16"),
     evoformer_forward_sm70.NAME: lambda: reversed(
         list(_lower_forward(evoformer_forward_sm70, 112, "bool", "f16"))
@@ -179,14 +179,16 @@ Found = Iterator[tuple[ModuleType, Any]]
 
 
 def _of_forward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
-    return ((forward, config) for config in shipped.configurations(head_dim, dtype, biases))
+    for length in shipped.LENGTHS:
+        for config in shipped.configurations(head_dim, dtype, biases, length):
+            yield forward, config
 
 
 def _of_backward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
     """Every other set of gradients, the others with the other dtype."""
     first = (head_dim // 8 + biases + (dtype == "f16")) % 2
-    for wanted in range(first, len(shipped.GRADIENTS), 2):
-        for config in shipped.gradient_configurations(head_dim, dtype, biases, wanted):
+    for wanted, length in product(range(first, len(shipped.GRADIENTS), 2), shipped.LENGTHS):
+        for config in shipped.gradient_configurations(head_dim, dtype, biases, wanted, length):
             yield backward, config
 
 

@@ -73,13 +73,13 @@ def test_the_list_has_every_backward_tiling_and_every_set_of_gradients() -> None
         offered = [
             config
             for d, biases, wanted in product(dims, *choices)
-            for config in shipped.gradient_configurations(d, "bf16", biases, wanted)
+            for config in shipped.gradient_configurations(d, "bf16", biases, wanted, 256)
         ]
         assert tilings([c for d, c in found if d in dims]) == tilings(offered)
     assert {c.head_dim for _, c in found} == set(shipped.HEAD_DIMS)
     wanted = {(c.side, c.first, c.second, c.sums, c.dtype) for _, c in found}
     assert len(wanted) == 2 * len(shipped.GRADIENTS)
-    assert {c.mask for _, c in found} == {False, True}
+    assert {c.mask for _, c in found} == {c.full_tiles for _, c in found} == {False, True}
     assert {(c.pair, c.pair_copy_bytes) for _, c in found} == {
         ("none", 16),
         *((pair, width) for pair in ("f16", "bf16") for width in (16, 8, 4, 2)),

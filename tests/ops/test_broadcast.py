@@ -176,7 +176,9 @@ def check_many(device: str) -> None:
     while len(in_pairs) > 1:
         odd = np.zeros((len(in_pairs) % 2, 40), np.float32)
         in_pairs = in_pairs[::2] + np.concatenate([in_pairs[1::2], odd])
-    assert np.linalg.norm(error) < 2 * np.linalg.norm(in_pairs[0] - exact)
+    # Errors grow with the root of the number of additions in a row: 10 in pairs, 65 here, which is
+    # 2.5 times as much; 1040 one after the other would be 10 times as much.
+    assert np.linalg.norm(error) < 5 * np.linalg.norm(in_pairs[0] - exact)
 
 
 @kernel
