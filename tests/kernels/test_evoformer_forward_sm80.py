@@ -321,7 +321,7 @@ BASE = Config(head_dim=32)
             "mask must be one of none, bounds, bool, f16, bf16, f32, not 'int8'",
         ),
         (dict(pair="bool"), "sm_80", "pair must be none, f16, bf16 or f32, not 'bool'"),
-        (dict(m_tiles=3), "sm_80", "m_tiles 1 or 2"),
+        (dict(m_tiles=3), "sm_80", "m_tiles 1 to 3"),
         (dict(block_queries=48), "sm_80", "block_queries = 48 is not a multiple"),
         (dict(block_queries=16), "sm_80", "block_queries = 16 is not a multiple"),
         (dict(block_rows=0), "sm_80", "a threadblock has 32 to 1024 threads"),

@@ -82,6 +82,7 @@ TILINGS = (
     replace(FORWARD, block_rows=3, block_queries=64, stages=2, q_in_registers=True),
     replace(FORWARD, head_dim=24, block_queries=128, block_keys=128, stages=2),
     replace(FORWARD, head_dim=8, block_rows=2, block_queries=64, m_tiles=1),
+    replace(FORWARD, pair="f32", block_rows=2, block_queries=96, block_keys=32, m_tiles=3),
 )
 
 
@@ -90,7 +91,9 @@ def attend(config: forward.Config, arrays: dict[str, Any], device: Any) -> dict[
     return dict(zip(("out", "lse"), results, strict=True))
 
 
-@pytest.mark.parametrize("config", TILINGS, ids=lambda c: f"D{c.head_dim}-{c.block_rows}")
+@pytest.mark.parametrize(
+    "config", TILINGS, ids=lambda c: f"D{c.head_dim}-{c.block_rows}-{c.block_queries}"
+)
 def test_the_bits_of_a_ragged_problem_are_those_of_a_masked_one(config: forward.Config) -> None:
     for kept in RAGGED:
         arrays = operands(kept, config.head_dim, config.pair)
