@@ -168,10 +168,9 @@ _ANY_MARK = re.compile(f"[{_MARKS}]")
 
 def word(value: object) -> str:
     """A value within a line: the result of a macro loses its indentation and its line end."""
-    kind = type(value)
-    if kind is int:
+    if type(value) is int:
         return str(value)
-    text = value if kind is str else _text(value)
+    text = value if type(value) is str else _text(value)
     if text.isascii() or not _ANY_MARK.search(text):
         return text
     lines = text.split("\n")
