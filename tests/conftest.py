@@ -60,13 +60,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
-    """The CPU executor makes many objects that stay: Python's collector looks at them seldom, and
-    never again at those of the collection of tests.
+def pytest_sessionstart() -> None:
+    """Python's collector looks seldom at the many objects of the collection of tests and of the CPU
+    executor, which go without it.
     """
+    gc.set_threshold(2_000_000, 5, 10)
+
+
+def pytest_collection_finish() -> None:
+    """What the collection of tests has made stays."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 5, 10)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Keep pytest's own collections, ten at the end, from looking at millions of objects."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

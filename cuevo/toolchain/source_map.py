@@ -142,7 +142,7 @@ def _with_marks(text: str, name: str | None, line: int) -> str:
 
 # -- The marks -------------------------------------------------------------------------------------
 
-_origins: list[SourceLine] = []
+_origins: dict[str, SourceLine] = {}
 """The line that each mark stands for; marks stay in compiled templates as long as the process."""
 _lock = threading.Lock()
 
@@ -150,21 +150,17 @@ _lock = threading.Lock()
 @cache
 def _mark(file: str, line: int) -> str:
     with _lock:
-        _origins.append(SourceLine(file, line))
-        code = _FIRST + len(_origins) - 1
-    if code > _LAST:
-        raise _syntax_error("this process has no marks left for more templates", line, file)
+        code = _FIRST + len(_origins)
+        if code > _LAST:
+            raise _syntax_error("this process has no marks left for more templates", line, file)
+        _origins[chr(code)] = SourceLine(file, line)
     return chr(code)
-
-
-def _origin(mark: str) -> SourceLine:
-    return _origins[ord(mark) - _FIRST]
 
 
 # -- What the values of a template become ----------------------------------------------------------
 
 _VISIBLE = re.compile(rf"[^\s{_MARKS}]")
-_MARGIN = re.compile(rf"\n([ \t]*)[^\s{_MARKS}]")
+_MARGIN = re.compile(rf"(?:\A|\n)([ \t]*)[^\s{_MARKS}]")
 """White space in front of a line that is not empty: with a line end, which is found faster than ^.
 """
 _ANY_MARK = re.compile(f"[{_MARKS}]")
@@ -172,7 +168,9 @@ _ANY_MARK = re.compile(f"[{_MARKS}]")
 
 def word(value: object) -> str:
     """A value within a line: the result of a macro loses its indentation and its line end."""
-    text = _text(value)
+    if type(value) is int:
+        return str(value)
+    text = value if type(value) is str else _text(value)
     if text.isascii() or not _ANY_MARK.search(text):
         return text
     lines = text.split("\n")
@@ -185,16 +183,33 @@ def word(value: object) -> str:
 
 def block(value: object, margin: str) -> str:
     """A value alone on its line: its lines, moved together until the leftmost is at `margin`."""
-    text = "\n" + _text(value)
-    common = min(map(len, _MARGIN.findall(text)), default=0)
-    if common != len(margin) or "\t" in text or "\t" in margin:
-        text = _margin_of(common).sub("\n" + margin, text)
-    return text[1:]
+    text = _text(value)
+    common = _common_margin(text)
+    if common == len(margin) and "\t" not in text and "\t" not in margin:
+        return text
+    return _margin_of(common).sub("\n" + margin, "\n" + text)[1:]
+
+
+def _common_margin(text: str) -> int:
+    """Width of the white space in front of the leftmost line: most often the first one."""
+    first = _MARGIN.search(text)
+    if first is None:
+        return 0
+    width = len(first[1])
+    if width and _narrower(width).search(text, first.end()):
+        width = min(map(len, _MARGIN.findall(text)))
+    return width
 
 
 @lru_cache(maxsize=256)
 def _margin_of(width: int) -> re.Pattern[str]:
     return re.compile(rf"\n[ \t]{{{width}}}(?=[ \t]*[^\s{_MARKS}])")
+
+
+@lru_cache(maxsize=256)
+def _narrower(width: int) -> re.Pattern[str]:
+    """A line with less than `width` in front."""
+    return re.compile(rf"\n[ \t]{{0,{width - 1}}}+[^\s{_MARKS}]")
 
 
 def _text(value: object) -> str:
@@ -209,9 +224,6 @@ def _text(value: object) -> str:
 
 # -- After rendering -------------------------------------------------------------------------------
 
-_LINE = re.compile(rf"^(?=[^\n])([^\n{_MARKS}]*)([{_MARKS}]?)([^\n]*)$", re.M)
-"""Text up to the first mark, that mark, the rest; lines without a character are left out."""
-
 
 def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
     """The lines of a rendered template that are not empty, without marks, and their origins."""
@@ -220,11 +232,11 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
     waiting = (
         0  # lines of a value that brought no marks: they belong to the line that the value is in
     )
-    for bare, mark, rest in _LINE.findall(marked):
-        owner = _origin(mark) if mark else None
-        if rest:
-            owner = _owner(mark + rest)
-            bare += _ANY_MARK.sub("", rest)
+    for line in marked.split("\n"):
+        # Most lines have one mark, at their end.
+        bare, owner = line[:-1], _origins.get(line[-1:])
+        if owner is None or not bare.isascii():
+            bare, owner = _ANY_MARK.sub("", line), _owner(line)
         if owner is not None and waiting:
             origins[-waiting:] = [owner] * waiting
             waiting = 0
@@ -242,4 +254,4 @@ def _owner(line: str) -> SourceLine | None:
         if first is not None and line[mark.end() : begin].strip():
             break
         first, begin = mark, mark.start()
-    return None if first is None else _origin(first.group())
+    return None if first is None else _origins[first.group()]

@@ -14,7 +14,7 @@ in, which for a line out of a macro is the line in the macro's body.
 """
 
 import hashlib
-import json
+import marshal
 import re
 import zlib
 from collections.abc import Iterable, Mapping
@@ -203,20 +203,22 @@ def _written(value: object) -> str | None:
 
 
 def _to_bytes(kernel: RenderedKernel) -> bytes:
-    numbers = {origin: number for number, origin in enumerate(dict.fromkeys(kernel.lines))}
-    origins = [origin and (origin.file, origin.line) for origin in numbers]
-    facts = {
-        "origins": origins,
-        "lines": [numbers[origin] for origin in kernel.lines],
-        "text": kernel.text,
-    }
-    return zlib.compress(json.dumps(facts).encode(), 1)
+    # Lines of one origin share the object, whose identity is found sooner than its hash.
+    origins = {id(origin): origin for origin in kernel.lines}
+    numbers = {identity: number for number, identity in enumerate(origins)}
+    facts = (
+        [origin and (origin.file, origin.line) for origin in origins.values()],
+        [numbers[id(origin)] for origin in kernel.lines],
+        kernel.text,
+    )
+    # Only one version of Python reads it: that is among what the digest of the key covers.
+    return zlib.compress(marshal.dumps(facts), 1)
 
 
 def _from_bytes(
     kernel: str, entry: bytes, values: Mapping[str, object], params: Struct
 ) -> RenderedKernel:
-    facts = json.loads(zlib.decompress(entry))
-    origins = [origin and SourceLine(*origin) for origin in facts["origins"]]
-    lines = tuple([origins[number] for number in facts["lines"]])
-    return RenderedKernel(kernel, facts["text"], lines, values, params)
+    origins, numbers, text = marshal.loads(zlib.decompress(entry))
+    found = [origin and SourceLine(*origin) for origin in origins]
+    lines = tuple([found[number] for number in numbers])
+    return RenderedKernel(kernel, text, lines, values, params)

@@ -1,5 +1,5 @@
-"""Every pinned instance, rendered once: its code is the pinned one, and its head says what is so of
-shared memory, registers and the picture of the tile.
+"""Every pinned instance: its code is the pinned one, and its head says what is so of shared memory,
+registers and the picture of the tile.
 
     // Shared memory: NAME BYTES + NAME BYTES + ... = TOTAL bytes
     // Registers: BUDGET a thread, of which NAME COUNT + NAME COUNT + ...
@@ -79,12 +79,18 @@ class Head:
 
 
 @cache
-def heads() -> Mapping[str, tuple[Head, ...]]:
-    """Heads of the pinned instances, by kernel."""
-    found: dict[str, list[Head]] = {name: [] for name in registry()}
+def instances() -> Mapping[str, list[tuple[str, dict[str, object]]]]:
+    """Labels and values of the pinned instances, by kernel."""
+    found: dict[str, list[tuple[str, dict[str, object]]]] = {name: [] for name in registry()}
     for label, kernel, values in chain(*(family() for family in shipped.FAMILIES.values())):
-        found[kernel].append(Head.of(label, kernel, values))
-    return {name: tuple(listed) for name, listed in found.items()}
+        found[kernel].append((label, values))
+    return found
+
+
+@cache
+def heads(name: str) -> tuple[Head, ...]:
+    """Heads of the pinned instances of a kernel."""
+    return tuple(Head.of(label, name, values) for label, values in instances()[name])
 
 
 def config_of(module: ModuleType, values: Mapping[str, object]) -> Any:
@@ -110,7 +116,7 @@ NAMES = sorted(registry())
 @pytest.mark.parametrize("name", NAMES)
 def test_the_code_is_the_one_that_was_pinned(name: str) -> None:
     pinned = json.loads(shipped.PINS.read_text())
-    found = heads()[name]
+    found = heads(name)
     assert found
     changed = sorted(head.label for head in found if pinned.get(head.label) != head.digest)
     assert not changed, (
@@ -123,7 +129,7 @@ def test_the_code_is_the_one_that_was_pinned(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_shared_memory(name: str) -> None:
     """The terms give the total, and that is what a launch asks for."""
-    for head in heads()[name]:
+    for head in heads(name):
         config = config_of(registry()[name], head.values)
         there = getattr(config, "shared_bytes", 0) + head.static_bytes
         said = head.find(SHARED)
@@ -135,7 +141,7 @@ def test_shared_memory(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_register_budgets(name: str) -> None:
     """The budget is what the launch bounds leave, and what is listed fits."""
-    for head in heads()[name]:
+    for head in heads(name):
         said = head.find(BUDGET)
         assert said or not head.min_blocks, head.label
         if said:
@@ -149,7 +155,7 @@ def test_register_budgets(name: str) -> None:
 )
 def test_the_assembler_keeps_to_the_budget(name: str, arch: str) -> None:
     """One instance, another for each architecture; it uses more than half of what is listed."""
-    listed = heads()[name]
+    listed = heads(name)
     head = listed[(len(listed) // 3 + 7 * (arch == "sm_90")) % len(listed)]
     said = head.find(BUDGET)
     assert said
@@ -158,13 +164,16 @@ def test_the_assembler_keeps_to_the_budget(name: str, arch: str) -> None:
 
 
 def test_every_kernel_with_a_budget_is_assembled() -> None:
-    bounded = {name for name, listed in heads().items() if listed[0].min_blocks}
+    first = {name: listed[0] for name, listed in instances().items()}
+    bounded = {
+        name for name, (label, values) in first.items() if Head.of(label, name, values).min_blocks
+    }
     assert bounded == set(ARCHITECTURES)
 
 
 def test_the_picture_of_the_forward_kernel_has_its_rows() -> None:
     seen = set()
-    for head in heads()["evoformer_forward_sm80"]:
+    for head in heads("evoformer_forward_sm80"):
         config: Any = head.values["config"]
         drawn = re.findall(r"^//   row (\d+) +\| (.*?) +\|$", head.text, re.MULTILINE)
         assert [int(row) for row, _ in drawn] == list(range(config.block_rows)), head.label
@@ -176,6 +185,6 @@ def test_the_picture_of_the_forward_kernel_has_its_rows() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if re.search(r"ward_sm7[05]$", name)])
 def test_the_pictures_of_the_lower_variants_have_their_warps(name: str) -> None:
-    for head in heads()[name]:
+    for head in heads(name):
         drawn = re.findall(r"^// +\| warp (\d+) +\|", head.text, re.MULTILINE)
         assert [int(warp) for warp in drawn] == list(range(head.threads // 32)), head.label

@@ -132,8 +132,9 @@ def _mma(
 
     left = [b.source(x, TYPES["b32"]) for x in listed(1, of_a)]
     right = [b.source(x, TYPES["b32"]) for x in listed(2, of_b)]
-    c = [b.whole(x, accumulates(of_c)) for x in listed(3, of_c)]
-    d = [b.destination(x, accumulates(of_d)).view(np.uint32) for x in listed(0, of_d)]
+    before, after = accumulates(of_c), accumulates(of_d)
+    c = [b.whole(x, before) for x in listed(3, of_c)]
+    d = [b.destination(x, after).view(np.uint32) for x in listed(0, of_d)]
     if any(is_constant(x) for x in (*left, *right)):
         raise b.refusal("the fragments of mma must be registers")
     machine = b.machine

@@ -5,6 +5,7 @@ and shuffle instructions rearrange are whole rows, and NumPy's inner loops run o
 chunk.
 """
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,7 +121,9 @@ class Machine:
             )
             clusters = self.block_of_warp // cluster
             self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.happens_before)
-            self.flow.after_exit = self._after_exit
+            # In a circle its arrays, megabytes, would wait for Python's collector.
+            machine: Machine = weakref.proxy(self)
+            self.flow.after_exit = lambda: machine._after_exit()
         self.special = self._special_registers()
         self._clock = 0
         self._looked = -1

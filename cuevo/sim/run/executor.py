@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cuevo.architectures import architecture
+from cuevo.architectures import Architecture, architecture
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
 from cuevo.sim.instructions.levels import Level, declared, loadable
 from cuevo.sim.machine.state import Geometry, Machine, shared_layout
@@ -56,14 +56,10 @@ class SimExecutor:
         self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"
-        self.progress = progress
         self._profiles = profile
         self._checks = checks
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
-        self.running = threading.Lock()
-        """Held by a launch: machines are shared."""
-        self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
-        """Machines of the last launches, shared by all kernels."""
+        self._launches = _Launches(self.limits, progress)
 
     def load(self, kernel: KernelText) -> "LoadedKernel":
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
@@ -90,7 +86,7 @@ class SimExecutor:
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
         counters = Counters(function) if self._profiles else None
-        return LoadedKernel(kernel, program, self, counters)
+        return LoadedKernel(kernel, program, self._launches, counters)
 
     def _level(self, module: Module) -> Level:
         try:
@@ -139,6 +135,20 @@ class _Kept(Generic[_T]):
         return thing
 
 
+class _Launches:
+    """What the kernels of an executor share. They do not have the executor, which has them: without
+    a circle both go with their last user, and need not wait for Python's collector.
+    """
+
+    def __init__(self, limits: Architecture, progress: Progress | None) -> None:
+        self.limits = limits
+        self.progress = progress
+        self.running = threading.Lock()
+        """Held by a launch: machines are shared."""
+        self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+        """Machines of the last launches."""
+
+
 @dataclass(frozen=True)
 class _PlainText:
     name: str
@@ -159,12 +169,12 @@ class LoadedKernel:
         self,
         kernel: KernelText,
         program: Program,
-        owner: SimExecutor,
+        launches: _Launches,
         counters: Counters | None = None,
     ) -> None:
         self.kernel = kernel
         self._program = program
-        self._owner = owner
+        self._launches = launches
         self._counters = counters
         self._module_memory = {
             id(variable): ModuleMemory(variable) for variable in program.function.module_memory
@@ -218,15 +228,15 @@ class LoadedKernel:
         each = -(-total // chunks)
         # Clusters stay together.
         each = -(-each // geometry.cluster_blocks) * geometry.cluster_blocks
-        with self._owner.running, np.errstate(all="ignore"):
+        with self._launches.running, np.errstate(all="ignore"):
             if self._counters is not None:
                 self._counters.reset()
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
                 schedule.machine.begin(first, packed, memory)
                 schedule.run()
-                if self._owner.progress is not None:
-                    self._owner.progress(min(first + each, total), total)
+                if self._launches.progress is not None:
+                    self._launches.progress(min(first + each, total), total)
 
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
@@ -236,7 +246,7 @@ class LoadedKernel:
             }
             return Schedule(self._program, machine, self.kernel, self._counters)
 
-        return self._owner.machines.get((self._program, geometry, blocks), make)
+        return self._launches.machines.get((self._program, geometry, blocks), make)
 
     def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
         function, name = self._program.function, self.kernel.describe()
@@ -247,7 +257,7 @@ class LoadedKernel:
         if geometry.threads > 1024:
             raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
         _, shared = shared_layout(function.shared, geometry.shared_bytes)
-        limits = self._owner.limits
+        limits = self._launches.limits
         if shared > limits.shared_per_block:
             raise ValueError(
                 f"{name}: {shared} bytes of shared memory; a block of {limits.name} has "

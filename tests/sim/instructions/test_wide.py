@@ -210,9 +210,10 @@ def test_a_race_of_half_a_register(run_kernel: Any) -> None:
 
 def test_banks_and_sectors(profile_of: Callable[..., Profile], rows: Any) -> None:
     """Wavefronts are those of vectors of four words."""
+    results = np.zeros_like(rows)  # in one place, on which the number of sectors depends
 
     def counts(body: str) -> Any:
-        profile = profile_of(f"{START} {body} ret;", rows, np.zeros_like(rows), shared=1024)
+        profile = profile_of(f"{START} {body} ret;", rows, results, shared=1024)
         banks = [(use.executions, use.wavefronts, use.ideal) for use in profile.banks]
         return banks, [(use.requests, use.sectors, use.ideal) for use in profile.sectors]
 

@@ -2,6 +2,7 @@
 
 import gc
 import struct
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor
+from cuevo.sim.machine.state import Machine
 
 pytestmark = pytest.mark.unit
 
@@ -281,3 +283,37 @@ def test_loading_leaves_the_collector_as_it_was(enabled: bool) -> None:
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_nobody_uses_is_freed_without_the_collector(
+    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Machine]] = []
+    begin = Machine.begin
+
+    def remember(machine: Machine, *arguments: Any) -> None:
+        made.append(weakref.ref(machine))
+        begin(machine, *arguments)
+
+    monkeypatch.setattr(Machine, "begin", remember)
+    text = TEXT
+    if asynchronous:
+        first = "setp.eq.u32 in, i, 0; @in mbarrier.init.shared.b64 [bar], 1; ret;"
+        text = TEXT.replace("ret;", first)
+        text = text.replace(".reg .b64 p;", ".reg .b64 p; .shared .b64 bar;")
+    gc.disable()
+    try:
+        executor = SimExecutor()
+        kernel = executor.load_text("add_one", text)
+        launch(kernel, np.zeros(64, np.float32), 64, 1)
+        (machine,) = made
+        found = machine()
+        assert found is not None
+        assert found.asynchronous == asynchronous
+        rest = [weakref.ref(executor), weakref.ref(kernel)]
+        del executor, kernel, found
+        assert machine() is None
+        assert [each() for each in rest] == [None, None]
+    finally:
+        gc.enable()
