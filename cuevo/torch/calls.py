@@ -92,7 +92,7 @@ def _run(
         memory = like.new_empty(plan.workspace_bytes, dtype=torch.uint8)
         workspace = memory.data_ptr()
     stream = resolve_stream(None, (like,))
-    plan.run(place, table, results, stream, stream, workspace)
+    plan.queue(place, table, stream, workspace)
 
 
 def _readable(operands: tuple[Any, ...]) -> tuple[Any, ...]:
