@@ -116,10 +116,18 @@ def _tried(torch: Any) -> Callable[[Sequence[Any]], _IsLike] | None:
             torch.zeros(2, 4, 4, requires_grad=True),
             torch.nn.Parameter(first, requires_grad=False),
         ]
-        told_apart = not any(is_like(x, second) or is_like(second, x) for x in others)
-        with torch.autocast("cpu"):
-            told_apart &= not is_like(first, second)
-        passed.append(told_apart and is_like(first, second) and is_like(like, second))
+        mistaken = [is_like(x, second) or is_like(second, x) for x in others]
+
+        def look(x: Any = None) -> Any:
+            mistaken.append(is_like(first, second))
+            return x
+
+        dispatch_mode = torch.utils._python_dispatch.TorchDispatchMode()
+        for state in (torch.autocast("cpu"), torch.inference_mode(), dispatch_mode):
+            with state:
+                look()
+        torch.vmap(look)(first)
+        passed.append(not any(mistaken) and is_like(first, second) and is_like(like, second))
 
     def quietly() -> None:
         try:

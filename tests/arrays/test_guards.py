@@ -126,12 +126,15 @@ class Changed:
         pass
 
 
+NAMES = ("zeros", "nn", "autocast", "inference_mode", "utils", "vmap")
+
+
 @pytest.mark.parametrize("offered", [Wrong, Changed, None])
 def test_guards_that_are_not_as_expected_are_not_used(offered: Any) -> None:
     namespace = SimpleNamespace(TensorGuards=offered) if offered else SimpleNamespace()
     other = SimpleNamespace(
         _C=SimpleNamespace(_dynamo=SimpleNamespace(guards=namespace)),
-        **{name: getattr(torch, name) for name in ("zeros", "nn", "autocast")},
+        **{name: getattr(torch, name) for name in NAMES},
     )
     assert guards._tried(other) is None
     assert guards._tried(torch) is not None
