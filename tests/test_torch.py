@@ -26,9 +26,11 @@ from helpers.torch_cases import (
     torch,
 )
 
+import cuevo
 from cuevo.arrays import Guarded, guards, readers
 from cuevo.cuda import DeviceInfo
 from cuevo.executors import DriverExecutor, placement
+from cuevo.ops import operation
 from cuevo.ops.operation import Plans
 from cuevo.toolchain.header import load_header
 
@@ -360,21 +362,43 @@ def test_repeated_calls_on_a_device(are_guarded: bool, monkeypatch: pytest.Monke
     if not are_guarded:
         monkeypatch.setattr(guards, "_guards", lambda torch: None)
     operations = (op.calls.FORWARD, op.calls.BACKWARD)
-    for operation in operations:
-        monkeypatch.setattr(operation, "plans", Plans())
+    for each in operations:
+        monkeypatch.setattr(each, "plans", Plans())
     for repeated in (False, True):
         if repeated:
-            for operation in operations:
-                monkeypatch.setattr(operation, "_make_plan", None)
+            for each in operations:
+                monkeypatch.setattr(each, "_make_plan", None)
         arguments, dout = make("cpu"), make_dout("cpu")
         check_launches(place, arguments, dout)
-        shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach())}
-        op.evoformer_attention(**shifted)
+        shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach()).requires_grad_()}
+        out = op.evoformer_attention(**shifted)
         assert place.seen[-1]["q"] % 16 == 0
+        torch.autograd.grad(out, list(shifted.values()), off_by_two_bytes(dout))
+        assert all(x["dout"] % 16 == 0 for x in place.seen if "dout" in x)
     if are_guarded:
-        for operation in operations:
-            monkeypatch.setattr(operation, "look_up", None)
+        for each in operations:
+            monkeypatch.setattr(each, "look_up", None)
         check_launches(place, make("cpu"), make_dout("cpu"))
+
+
+@pytest.mark.unit
+def test_repeated_calls_of_the_bare_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above: torch's tensors are known again, others are identified."""
+    place = Launches()
+    monkeypatch.setitem(readers._TORCH_DEVICES, torch.device("cpu"), place.name)
+    monkeypatch.setattr(placement, "executor", lambda ordinal: place)
+    monkeypatch.setattr(op.calls.FORWARD, "plans", Plans())
+    monkeypatch.setattr(op.calls.FORWARD, "_repeated", Guarded())
+    for round_ in range(3):
+        if round_ == 1:
+            monkeypatch.setattr(operation, "identify", None)
+        arrays = {name: x.detach() for name, x in make("cpu").items()}
+        arrays["out"] = torch.empty_like(arrays["q"])
+        assert cuevo.attention(**arrays, stream=5) is arrays["out"]
+        expected = {name: x.data_ptr() for name, x in arrays.items()} | {"lse": 0}
+        assert place.seen[-1] == expected
+    with pytest.raises(TypeError, match="not callable"):
+        cuevo.attention(**arrays | {"q": off_by_two_bytes(arrays["q"])}, stream=5)
 
 
 def check_launches(place: Launches, arguments: dict[str, Any], dout: Any) -> None:

@@ -12,7 +12,7 @@ from functools import cache, reduce
 from operator import itemgetter, or_
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Guarded"]
+__all__ = ["Guarded", "aligned_addresses"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Guarded(Generic[T]):
 
     Tensors are alike that have the same Python type, dtype, device, shape and strides, that require
     gradients or do not, in the same state of torch's dispatcher (modes, transforms, autocast; not
-    whether gradients are enabled), and that start at multiples of 16 bytes.
+    whether gradients are enabled).
     """
 
     _KEYS, _KINDS = 1024, 8
@@ -36,8 +36,9 @@ class Guarded(Generic[T]):
     def __init__(self) -> None:
         self._kinds: dict[Hashable, tuple[_Kind[T], ...]] = {}
 
-    def find(self, key: Hashable, arrays: Sequence[Any]) -> tuple[T, list[int]] | None:
-        """What has been kept for arrays like these, and their addresses, 0 for None; or None.
+    def find(self, key: Hashable, arrays: Sequence[Any]) -> T | None:
+        """What has been kept for arrays like these, if anything. It holds where they start at
+        multiples of 16 bytes (`aligned_addresses`).
 
         key : whatever else it depends on, with the places where `arrays` has None. The more it
             tells apart, the less has to be asked.
@@ -48,8 +49,7 @@ class Guarded(Generic[T]):
             return None
         for is_like, pick, known in kinds:
             if is_like(*pick(arrays)):
-                table = [0 if x is None else x.data_ptr() for x in arrays]
-                return None if known is None or reduce(or_, table) & 15 else (known, table)
+                return known
         return None
 
     def keep(self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[], T | None]) -> None:
@@ -71,6 +71,12 @@ class Guarded(Generic[T]):
         if len(self._kinds) >= self._KEYS:
             self._kinds.clear()
         self._kinds[key] = (*kinds, (is_like, itemgetter(*present), find_out()))
+
+
+def aligned_addresses(arrays: Sequence[Any]) -> list[int] | None:
+    """The addresses of torch's tensors, 0 for None, if all are multiples of 16."""
+    table = [0 if x is None else x.data_ptr() for x in arrays]
+    return None if reduce(or_, table) & 15 else table
 
 
 def _guard(tensors: Sequence[Any]) -> _IsLike | None:

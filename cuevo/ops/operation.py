@@ -12,6 +12,7 @@ from cuevo.arrays import (
     ArrayView,
     DeviceArray,
     Guarded,
+    aligned_addresses,
     as_numpy,
     copy_to_host,
     identify,
@@ -89,11 +90,10 @@ class Operation:
         # The first operand's shape, of which there are many, and what is absent.
         shape = getattr(arrays[0], "shape", None)
         key = (shape, tuple(map(type, arrays)), options, device, config)
-        repeated = self._repeated.find(key, arrays)
-        if repeated is not None:
-            known, table = repeated
+        known = self._repeated.find(key, arrays)
+        if known is not None and (addresses := aligned_addresses(arrays)):
             assert known.in_place is not None
-            return known.run(known.in_place, table, results, handle, queue, workspace)
+            return known.run(known.in_place, addresses, results, handle, queue, workspace)
         table, described, found = identify(arrays, self._labels, handle)
         try:
             plan = self.plans.get((*described, options, device, config))

@@ -65,11 +65,13 @@ def attend(
     if not torch.compiler.is_compiling():
         shape, enabled = getattr(operands[0], "shape", None), torch.is_grad_enabled()
         key = (shape, operands[3] is None, operands[4] is None, scale, enabled)
-        found = _FORWARD.find(key, operands)
-        if found is not None and forward_ad._current_level < 0:
-            kind, table = found
-            result = _record(*operands, scale, found) if kind.with_lse else kind.run(table)[0]
-            return result  # type: ignore[no-any-return, unused-ignore]
+        kind = _FORWARD.find(key, operands)
+        if kind is not None and forward_ad._current_level < 0:
+            if kind.with_lse:
+                return _record(*operands, scale, kind)  # type: ignore[no-any-return, unused-ignore]
+            results = kind.run(operands)
+            if results:
+                return results[0]  # type: ignore[no-any-return, unused-ignore]
     if not _is_eager(operands):
         _check_tensors(labels, operands)
         operands = _autocast(*operands)
@@ -129,13 +131,13 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def forward(
-        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, scale: Any, found: Any
+        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, scale: Any, kind: Any
     ) -> Tensor:
-        if found is None:
-            out, lse = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
-        else:
-            kind, table = found
-            out, lse = kind.run(table)
+        results = kind and kind.run((q, k, v, mask_bias, pair_bias))
+        if not results:
+            results = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
+        out: Tensor
+        out, lse = results
         ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
         ctx.scale = scale
         return out
@@ -148,10 +150,11 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         operands = (dout, *saved)
         scale, needed = ctx.scale, ctx.needs_input_grad[: len(GRADS)]
         key = (dout.shape, saved[-2] is None, saved[-1] is None, scale, needed)
-        found = _BACKWARD.find(key, operands)
-        if found is not None and forward_ad._current_level < 0:
-            kind, table = found
-            return (*kind.run(table), None, None)
+        kind = _BACKWARD.find(key, operands)
+        if kind is not None and forward_ad._current_level < 0:
+            found = kind.run(operands)
+            if found:
+                return (*found, None, None)
         if not _is_eager(operands):
             return (*differentiate(ctx, dout), None)
         results = calls.backward(*operands, scale=scale, needed=needed)

@@ -6,6 +6,9 @@ memory for these, and the launches.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import starmap
+from operator import itemgetter, or_
 from typing import Any, Optional
 
 import torch
@@ -24,21 +27,28 @@ _Result = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 class Kind:
     """Calls of one kind, which run a plan on its device."""
 
-    __slots__ = ("_device", "_ordinal", "_place", "_plan", "_results", "_workspace", "with_lse")
-
     def __init__(
-        self, plan: Plan, device: torch.device, dtypes: Sequence[torch.dtype | None]
+        self,
+        plan: Plan,
+        operands: Sequence[Tensor | None],
+        dtypes: Sequence[torch.dtype | None],
     ) -> None:
+        """Calls with operands like these, and results of these types, that run `plan`."""
+        arrays = [*operands, *dtypes]
         self._plan, self._place = plan, plan.in_place
-        self._device, self._ordinal = device, device.index
-        self._results: list[_Result | None] = [None] * len(dtypes)
-        for i, (x, dtype) in enumerate(zip(plan.results, dtypes, strict=True)):
+        self._present = itemgetter(*[i for i, x in enumerate(operands) if x is not None])
+        self._null = [i for i, x in enumerate(arrays) if x is None]
+        self._unwanted = [i for i, x in enumerate(dtypes) if x is None]
+        self._results: list[_Result] = []
+        for x, dtype in zip(plan.results, dtypes, strict=True):
             if x is not None and dtype is not None:
                 strides = tuple([step // x.array.dtype.itemsize for step in x.array.strides])
-                self._results[i] = (x.array.shape, strides, dtype)
+                self._results.append((x.array.shape, strides, dtype))
         size = plan.workspace_bytes
         self._workspace: _Result | None = ((size,), (1,), torch.uint8) if size else None
-        self.with_lse = self._results[-1] is not None
+        first = self._present(operands)[0]
+        self._device, self._ordinal = first.device, first.get_device()
+        self.with_lse = dtypes[-1] is not None
         """Of a forward pass: whether it is for a backward pass."""
 
     @classmethod
@@ -55,20 +65,25 @@ class Kind:
         dtypes : of the results, None for those that are not wanted.
         """
         plan, _ = operation.look_up(operands, options)
-        first = operands[0]
-        if plan is None or plan.in_place is None or first is None:
+        if plan is None or plan.in_place is None:
             return None
-        return cls(plan, first.device, dtypes)
+        return cls(plan, operands, dtypes)
 
-    def run(self, table: list[int]) -> list[Any]:
-        """The results, None for those that are not wanted; `table` has the addresses of the
-        operands.
+    def run(self, operands: Sequence[Tensor | None]) -> list[Any] | None:
+        """The results, None for those that are not wanted; nothing runs, and None is all, where
+        operands do not start at multiples of 16 bytes.
         """
-        new: Any = self._new
-        if _current_device and _current_device() == self._ordinal:
-            new = _new_here
-        results = [None if x is None else new(*x) for x in self._results]
-        table += [0 if x is None else x.data_ptr() for x in results]
+        # Every loop is one of C: a turn of Python's would cost as much as what it does.
+        table = [*map(_ADDRESS, self._present(operands))]
+        if reduce(or_, table) & 15:
+            return None
+        new = _new_here if _current_device and _current_device() == self._ordinal else self._new
+        results: list[Any] = [*starmap(new, self._results)]
+        table += map(_ADDRESS, results)
+        for slot in self._null:
+            table.insert(slot, 0)
+        for i in self._unwanted:
+            results.insert(i, None)
         memory = None
         if self._workspace is not None:
             workspace = new(*self._workspace)
@@ -81,6 +96,7 @@ class Kind:
         return torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
 
 
+_ADDRESS = Tensor.data_ptr
 # What the code of torch's compiler allocates with, on the current device, in half of the time.
 _new_here: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 _current_device: Any = _new_here and getattr(torch._C, "_cuda_getDevice", None)
