@@ -2,6 +2,7 @@
 operator of torch: needed gradients only, any strides, autocast, streams, graphs, memory.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import compress
 from types import SimpleNamespace
@@ -25,11 +26,15 @@ from helpers.torch_cases import (
     torch,
 )
 
-from cuevo.arrays import readers
+import cuevo
+from cuevo.arrays import Guarded, guards, readers
 from cuevo.cuda import DeviceInfo
 from cuevo.executors import DriverExecutor, placement
+from cuevo.ops import operation
 from cuevo.ops.operation import Plans
 from cuevo.toolchain.header import load_header
+
+function: Any = pytest.importorskip("cuevo.torch.function")
 
 # -- Values ----------------------------------------------------------------------------------------
 
@@ -324,55 +329,155 @@ class Launches(DriverExecutor):
     """A device, of host memory, that remembers the addresses of launches."""
 
     def __init__(self) -> None:
-        self.name, self.arch, self.context = "cuda:0", "sm_90", SimpleNamespace(current=nullcontext)
+        self.name, self.arch = "cuda:0", "sm_90"
+        self.context = SimpleNamespace(enter=lambda: False)
         self.info = DeviceInfo(0, "", "sm_90", 132, 232448, 60 << 20, 140 << 30, "13.0")
         self.seen: list[dict[str, int]] = []
 
     def load(self, kernel: Any) -> Any:
         struct = load_header().kernels[kernel.name]
 
-        def launch(*shape: Any, stream: int, buffers: Any = ()) -> None:
+        def queue(shape: Any, params: bytes, stream: int) -> None:
             assert stream in (5, 6)
-            addresses = struct.addresses.unpack(shape[-1][: struct.addresses.size])
+            addresses = struct.addresses.unpack(params[: struct.addresses.size])
             self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
 
-        return SimpleNamespace(launch=launch, spills=False, resident_blocks=lambda *shape: 1)
+        return SimpleNamespace(queue=queue, spills=False, resident_blocks=lambda *shape: 1)
 
     def side_stream(self, stream: int) -> Any:
-        return SimpleNamespace(forked=lambda: nullcontext(stream + 1))
+        return nullcontext(stream + 1)
 
 
 @pytest.mark.unit
-def test_repeated_calls_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("are_guarded", [True, False])
+def test_repeated_calls_on_a_device(are_guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They ask nothing again, and kernels get the addresses of the call's own tensors."""
     place = Launches()
     monkeypatch.setitem(readers._TORCH_DEVICES, torch.device("cpu"), place.name)
     monkeypatch.setattr(placement, "executor", lambda ordinal: place)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 5, raising=False)
+    for name in ("_FORWARD", "_BACKWARD"):
+        monkeypatch.setattr(function, name, Guarded())
+    if not are_guarded:
+        monkeypatch.setattr(guards, "_guards", lambda torch: None)
     operations = (op.calls.FORWARD, op.calls.BACKWARD)
-    for operation in operations:
-        monkeypatch.setattr(operation, "plans", Plans())
+    for each in operations:
+        monkeypatch.setattr(each, "plans", Plans())
     for repeated in (False, True):
         if repeated:
-            for operation in operations:
-                monkeypatch.setattr(operation, "_make_plan", None)
+            for each in operations:
+                monkeypatch.setattr(each, "_make_plan", None)
         arguments, dout = make("cpu"), make_dout("cpu")
-        place.seen.clear()
-        out = op.evoformer_attention(**arguments)
-        expected = {name: x.data_ptr() for name, x in (*arguments.items(), ("out", out))}
-        forward = place.seen.pop()
-        assert forward.pop("lse") and forward == expected
-        grads = torch.autograd.grad(out, list(arguments.values()), dout)
-        assert all(x["stats"] for x in place.seen if "stats" in x)  # in the workspace
-        launched = {x for addresses in place.seen for x in addresses.values()}
-        assert {x.data_ptr() for x in (dout, *arguments.values(), *grads)} <= launched
-        with torch.no_grad():
-            op.evoformer_attention(**arguments)
-        assert place.seen[-1]["lse"] == 0
-        shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach())}
-        op.evoformer_attention(**shifted)
+        check_launches(place, arguments, dout)
+        shifted = arguments | {"q": off_by_two_bytes(arguments["q"].detach()).requires_grad_()}
+        out = op.evoformer_attention(**shifted)
         assert place.seen[-1]["q"] % 16 == 0
+        torch.autograd.grad(out, list(shifted.values()), off_by_two_bytes(dout))
+        assert all(x["dout"] % 16 == 0 for x in place.seen if "dout" in x)
+    if are_guarded:
+        for each in operations:
+            monkeypatch.setattr(each, "look_up", None)
+        check_launches(place, make("cpu"), make_dout("cpu"))
+
+
+@pytest.mark.unit
+def test_repeated_calls_of_the_bare_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above: torch's tensors are known again, others are identified."""
+    place = Launches()
+    monkeypatch.setitem(readers._TORCH_DEVICES, torch.device("cpu"), place.name)
+    monkeypatch.setattr(placement, "executor", lambda ordinal: place)
+    monkeypatch.setattr(op.calls.FORWARD, "plans", Plans())
+    monkeypatch.setattr(op.calls.FORWARD, "_repeated", Guarded())
+    for round_ in range(3):
+        if round_ == 1:
+            monkeypatch.setattr(operation, "identify", None)
+        arrays = {name: x.detach() for name, x in make("cpu").items()}
+        arrays["out"] = torch.empty_like(arrays["q"])
+        assert cuevo.attention(**arrays, stream=5) is arrays["out"]
+        expected = {name: x.data_ptr() for name, x in arrays.items()} | {"lse": 0}
+        assert place.seen[-1] == expected
+    with pytest.raises(TypeError, match="not callable"):
+        cuevo.attention(**arrays | {"q": off_by_two_bytes(arrays["q"])}, stream=5)
+
+
+def check_launches(place: Launches, arguments: dict[str, Any], dout: Any) -> None:
+    """The kernels of a call with gradients, and of one without, get the tensors' addresses."""
+    place.seen.clear()
+    out = op.evoformer_attention(**arguments)
+    assert out.is_contiguous() and (out.shape, out.dtype) == (dout.shape, dout.dtype)
+    expected = {name: x.data_ptr() for name, x in (*arguments.items(), ("out", out))}
+    forward = place.seen.pop()
+    assert forward.pop("lse") and forward == expected
+    grads = torch.autograd.grad(out, list(arguments.values()), dout)
+    for x, grad in zip(arguments.values(), grads, strict=True):
+        assert grad.is_contiguous() and (grad.shape, grad.dtype) == (x.shape, x.dtype)
+    assert all(x["stats"] for x in place.seen if "stats" in x)  # in the workspace
+    launched = {x for addresses in place.seen for x in addresses.values()}
+    assert {x.data_ptr() for x in (dout, *arguments.values(), *grads)} <= launched
+    with torch.no_grad():
+        op.evoformer_attention(**arguments)
+    assert place.seen[-1]["lse"] == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_repeated_calls_give_the_same_bits(device: str) -> None:
+    """Also where something else changes between them, and in another thread."""
+    arguments, dout = make(device), make_dout(device)
+    leaves = {name: x.detach().requires_grad_() for name, x in arguments.items()}
+    expected_out, expected = gradients(op.evoformer_attention, arguments, dout)
+
+    def repeat() -> None:
+        for _ in range(3):
+            out = op.evoformer_attention(**leaves)
+            assert torch.equal(out, expected_out)
+            found = torch.autograd.grad(out, list(leaves.values()), dout)
+            assert_same(dict(zip(leaves, found, strict=True)), expected)
+
+    repeat()
+    other = torch.float16 if arguments["q"].dtype is torch.bfloat16 else torch.bfloat16
+    with torch.autocast(device, dtype=other):
+        assert op.evoformer_attention(**leaves).dtype is other
+    with torch.no_grad():
+        assert not op.evoformer_attention(**leaves).requires_grad
+    with torch.inference_mode():
+        assert op.evoformer_attention(**leaves).is_inference()
+    scaled = op.evoformer_attention(**leaves, scale=0.5)
+    assert not torch.equal(scaled, expected_out)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(repeat).result()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_saved_tensors_may_move(device: str) -> None:
+    """As where they are kept in other memory until the backward pass."""
+    arguments, dout = make(device), make_dout(device)
+    _, expected = gradients(op.evoformer_attention, arguments, dout)
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
+            out = op.evoformer_attention(**arguments)
+        found = torch.autograd.grad(out, list(arguments.values()), dout)
+        assert_same(dict(zip(arguments, found, strict=True)), expected)
+
+
+@pytest.mark.kernel
+def test_a_result_that_has_been_changed_has_no_gradients() -> None:
+    out = op.evoformer_attention(**make("cpu"))
+    out.detach().add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.kernel
+def test_what_a_transform_has_left() -> None:
+    arguments, dout = make("cpu"), make_dout("cpu")
+    left = []
+    torch.func.grad(lambda x: (left.append(x), x.sum())[1])(arguments["q"].detach())
+    expected_out, expected = gradients(op.evoformer_attention, arguments, dout)
+    out = op.evoformer_attention(**arguments | {"q": left[0]})
+    assert torch.equal(out, expected_out)
+    out.backward(dout)
+    assert torch.equal(arguments["k"].grad, expected["k"])
 
 
 # -- Streams and graphs ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 `readers` takes what a caller has to an `ArrayView` (`array_view`); `device_array` is what a call
 gives back; `dlpack` carries either across libraries; `host_arrays` decides what of a host array is
-copied to a device.
+copied to a device; `guards` know torch's tensors again.
 """
 
 from cuevo.arrays.array_view import (
@@ -15,6 +15,7 @@ from cuevo.arrays.array_view import (
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
 from cuevo.arrays.dlpack import exportable
+from cuevo.arrays.guards import Guarded, aligned_addresses
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
@@ -23,6 +24,8 @@ __all__ = [
     "ArrayView",
     "DType",
     "DeviceArray",
+    "Guarded",
+    "aligned_addresses",
     "array_from_pointer",
     "as_numpy",
     "contiguous_strides",

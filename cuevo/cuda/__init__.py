@@ -27,6 +27,7 @@ from cuevo.cuda.stream import (
     PER_THREAD_DEFAULT,
     is_capturing,
     resolve_stream,
+    torch_stream,
     wait_for,
 )
 from cuevo.cuda.tensor_map import TensorMap
@@ -49,6 +50,7 @@ __all__ = [
     "require_device",
     "require_driver",
     "resolve_stream",
+    "torch_stream",
     "wait_for",
     "why_none",
 ]

@@ -2,9 +2,6 @@
 leaves multiprocessors idle, the other runs.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from cuda.bindings import driver as cuda
 from cuda.core import Device, EventOptions, Stream, StreamOptions
 
@@ -31,8 +28,7 @@ class SideStream:
         self._main, self._stream = cuda.CUstream(main), cuda.CUstream(self.handle)
         self._forked, self._joined = (cuda.CUevent(int(event.handle)) for event in events)
 
-    @contextmanager
-    def forked(self) -> Iterator[int]:
+    def __enter__(self) -> int:
         """Handle of the side stream, whose work in the ``with`` block comes after what the main
         stream has been given before, and before what the main stream is given after the block.
 
@@ -42,9 +38,9 @@ class SideStream:
         doing = "forking a stream"
         check(cuda.cuEventRecord(self._forked, self._main), doing)
         check(cuda.cuStreamWaitEvent(self._stream, self._forked, 0), doing)
-        try:
-            yield self.handle
-        finally:
-            doing = "joining a stream"
-            check(cuda.cuEventRecord(self._joined, self._stream), doing)
-            check(cuda.cuStreamWaitEvent(self._main, self._joined, 0), doing)
+        return self.handle
+
+    def __exit__(self, *error: object) -> None:
+        doing = "joining a stream"
+        check(cuda.cuEventRecord(self._joined, self._stream), doing)
+        check(cuda.cuStreamWaitEvent(self._main, self._joined, 0), doing)

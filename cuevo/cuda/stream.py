@@ -59,15 +59,18 @@ def _default_stream(arrays: Iterable[object]) -> int:
         for array in arrays:
             found = array if isinstance(array, tensor) else getattr(array, "owner", None)
             if isinstance(found, tensor) and found.is_cuda:
-                return _torch_stream(torch, found.get_device()) or LEGACY_DEFAULT
+                return torch_stream(found.get_device())
     return LEGACY_DEFAULT
 
 
-def _torch_stream(torch: Any, ordinal: int) -> int:
+def torch_stream(ordinal: int) -> int:
+    """The handle of torch's current stream of device `ordinal`, in a process that has torch."""
+    torch: Any = sys.modules["torch"]
     # The raw getter, which torch's own generated code calls, costs 0.1 us; the public one makes an
     # object first.
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return int(raw(ordinal) if raw else torch.cuda.current_stream(ordinal).cuda_stream)
+    handle: int = raw(ordinal) if raw else torch.cuda.current_stream(ordinal).cuda_stream
+    return handle or LEGACY_DEFAULT
 
 
 def _handle(stream: object) -> int:

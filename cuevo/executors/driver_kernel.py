@@ -16,11 +16,11 @@ from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.template import RenderedKernel
 
 _Dim = tuple[int, int, int]
-_Shape = tuple[_Dim, _Dim, int, int]
-"""Grid, block, bytes of shared memory, handle of the stream."""
-_Prepared = tuple[_Shape | None, Callable[[], tuple[Any, ...]], memoryview]
-"""The last launch, the driver's function with all that it takes for one like it, the parameter
-block.
+Shape = tuple[_Dim, _Dim, int]
+"""Grid, block, bytes of dynamic shared memory of a threadblock."""
+_Prepared = tuple[Shape | None, int, Callable[[], tuple[Any, ...]], memoryview]
+"""The last launch and its stream, the driver's function with all that it takes for one like it, the
+parameter block.
 """
 
 
@@ -36,7 +36,7 @@ class _ThreadState(threading.local):
         self.params = memoryview(block).cast("B")
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
-        self.prepared: _Prepared = (None, tuple, self.params)
+        self.prepared: _Prepared = (None, 0, tuple, self.params)
         """All in one: what belongs to a thread is slow to look up."""
 
 
@@ -136,10 +136,18 @@ class DriverKernel:
         it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
         """
         handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
-        wanted = (grid, block, shared_bytes, handle)
-        configured, launch, block_params = self._state.prepared
-        if configured != wanted:
-            launch = self._configure(wanted)
+        entered = self._context.enter()
+        try:
+            self.queue((grid, block, shared_bytes), params, handle)
+        finally:
+            if entered:
+                self._context.leave()
+
+    def queue(self, shape: Shape, params: bytes | bytearray, stream: int) -> None:
+        """As `launch`, in the device's context, on the stream of that handle."""
+        configured, configured_stream, launch, block_params = self._state.prepared
+        if configured != shape or configured_stream != stream:
+            launch = self._configure(shape, stream)
         try:
             block_params[:] = params
         except ValueError:  # of another length
@@ -147,18 +155,13 @@ class DriverKernel:
                 f"params: {self.kernel.name} takes {self._size} bytes "
                 f"({self.kernel.params.name}); got {len(params)}"
             ) from None
-        entered = self._context.enter()
-        try:
-            (status,) = launch()
-        finally:
-            if entered:
-                self._context.leave()
+        (status,) = launch()
         if status:
-            raise self._launch_error(status, wanted)
+            raise self._launch_error(status, shape, stream)
 
-    def _configure(self, wanted: _Shape) -> Callable[[], tuple[Any, ...]]:
+    def _configure(self, shape: Shape, stream: int) -> Callable[[], tuple[Any, ...]]:
         """Check a launch, and keep the driver's function and arguments for the next one like it."""
-        grid, block, shared_bytes, handle = wanted
+        grid, block, shared_bytes = shape
         try:
             numbers = [index(number) for number in (*grid, *block, shared_bytes)]
         except TypeError:
@@ -171,19 +174,19 @@ class DriverKernel:
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
         # A stream object: the bindings would make one of the handle in each launch.
-        state, queue = self._state, cuda.CUstream(handle)
+        state, queue = self._state, cuda.CUstream(stream)
         launch = partial(
             cuda.cuLaunchKernel, self.function, *numbers, queue, state.kernel_params, 0
         )
-        state.prepared = (wanted, launch, state.params)
+        state.prepared = (shape, stream, launch, state.params)
         return launch
 
-    def _launch_error(self, status: Any, wanted: _Shape) -> DriverError:
-        grid, block, shared_bytes, handle = wanted
+    def _launch_error(self, status: Any, shape: Shape, stream: int) -> DriverError:
+        grid, block, shared_bytes = shape
         doing = (
             f"launching {self.kernel.describe()} on cuda:{self._info.ordinal} ({self._info.name}) "
             f"with grid {grid}, block {block}, {shared_bytes} bytes of dynamic shared memory, "
-            f"stream {handle:#x}"
+            f"stream {stream:#x}"
         )
         return driver_error(status, doing, *self._broken_limits(grid, block, shared_bytes))
 

@@ -11,6 +11,8 @@ from typing import Any
 from cuevo.arrays import (
     ArrayView,
     DeviceArray,
+    Guarded,
+    aligned_addresses,
     as_numpy,
     copy_to_host,
     identify,
@@ -61,6 +63,7 @@ class Operation:
         `label` is put before the names of results in error messages.
         """
         self.plans = Plans()
+        self._repeated: Guarded[Plan] = Guarded()
         self._names = (*operands, *results)
         self._labels = (*operands, *(label + name for name in results))
         self._operands = len(operands)
@@ -82,6 +85,15 @@ class Operation:
         options : whatever else the plan depends on, hashable.
         """
         handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
+        queue = handle if stream is None else stream
+        results = [*arrays[self._operands :]]
+        # The first operand's shape, of which there are many, and what is absent.
+        shape = getattr(arrays[0], "shape", None)
+        key = (shape, tuple(map(type, arrays)), options, device, config)
+        known = self._repeated.find(key, arrays)
+        if known is not None and (addresses := aligned_addresses(arrays)):
+            assert known.in_place is not None
+            return known.run(known.in_place, addresses, results, handle, queue, workspace)
         table, described, found = identify(arrays, self._labels, handle)
         try:
             plan = self.plans.get((*described, options, device, config))
@@ -89,9 +101,8 @@ class Operation:
             plan = None
         if plan is None:
             plan = self._plan(described, found, options, device, config)
-        results = [*arrays[self._operands :]]
         if plan.in_place is not None:
-            queue = handle if stream is None else stream
+            self._repeated.keep(key, arrays, lambda: plan)
             return plan.run(plan.in_place, table, results, handle, queue, workspace)
         views = self._views(found)
         if isinstance(plan.place, DriverExecutor):

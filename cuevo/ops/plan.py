@@ -59,9 +59,11 @@ def check_grid(grid: tuple[int, int, int]) -> None:
 class Launch:
     """A kernel, its launch geometry, and its parameter block but for the addresses in front."""
 
-    __slots__ = ("block", "constants", "grid", "launch", "pack", "pick", "shared_bytes")
+    __slots__ = ("constants", "kernel", "pack", "pick", "shape")
 
     pack: Callable[..., bytes]
+    kernel: Any
+    """A `LoadedKernel`; on a device, a `DriverKernel`."""
 
     def __init__(
         self,
@@ -78,32 +80,22 @@ class Launch:
         grid that no device takes.
         """
         check_grid(grid)
-        self.launch = kernel.launch
-        self.grid = grid
-        self.block = (config.threads, 1, 1)
-        self.shared_bytes = config.shared_bytes
+        self.kernel = kernel
+        self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
         self.pick = itemgetter(*slots)
         self.pack = addresses.pack
         self.constants = constants
 
     def queue(self, table: Sequence[int], stream: int) -> None:
-        """Queue the kernel for the arrays at the addresses of `table`."""
-        self.launch(
-            self.grid,
-            self.block,
-            self.shared_bytes,
-            self.pack(*self.pick(table)) + self.constants,
-            stream=stream,
-        )
+        """Queue the kernel for the arrays at the addresses of `table`, in the device's context."""
+        self.kernel.queue(self.shape, self.pack(*self.pick(table)) + self.constants, stream)
 
     def run_on_cpu(self, table: Sequence[ArrayView | None]) -> None:
         """Run the kernel on the CPU executor for the arrays of `table`."""
         arrays = self.pick(table)
         addresses = [0 if x is None else x.pointer for x in arrays]
-        self.launch(
-            self.grid,
-            self.block,
-            self.shared_bytes,
+        self.kernel.launch(
+            *self.shape,
             self.pack(*addresses) + self.constants,
             buffers=[x for x in arrays if x is not None],
         )
@@ -181,41 +173,49 @@ class Plan:
         has made like `new` ones; `queue` is what the caller named the stream by. `workspace` is an
         array, or the address of memory that will do.
         """
-        table.append(0)
         for i, slot, like, nbytes in self.new:
             if results[i] is None:
                 new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
                 table[slot] = new.pointer
-        if not self.launches:
-            self._fill(place, table, stream)
-        elif not self.parts:
-            for launch in self.launches:
-                launch.queue(table, stream)
-        elif workspace is None:
-            with place.scratch(self.workspace_bytes, stream, "the workspace of a call") as start:
-                self._add_parts(place, table, start, stream)
-                self._launch(place, table, stream)
-        else:
-            start = workspace
-            if type(workspace) is not int:
-                start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
-            with place.context.current():
-                self._add_parts(place, table, start, stream)
-                self._launch(place, table, stream)
+        self.queue(place, table, stream, workspace)
         return results
 
-    def _add_parts(self, place: DriverExecutor, table: list[int], start: int, stream: int) -> None:
+    def queue(self, place: DriverExecutor, table: list[int], stream: int, workspace: Any) -> None:
+        """Queue the work on `stream`; `table` has the addresses of all operands and results, and
+        `workspace` is as in `run`.
+        """
+        table.append(0)
+        entered = place.context.enter()
+        try:
+            if not self.launches:
+                self._fill(place, table, stream)
+            elif not self.parts:
+                for launch in self.launches:
+                    launch.queue(table, stream)
+            elif workspace is None:
+                doing = "the workspace of a call"
+                with place.scratch(self.workspace_bytes, stream, doing) as start:
+                    self._queue_with(start, place, table, stream)
+            else:
+                start = workspace
+                if type(workspace) is not int:
+                    start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
+                self._queue_with(start, place, table, stream)
+        finally:
+            if entered:
+                place.context.leave()
+
+    def _queue_with(self, start: int, place: DriverExecutor, table: list[int], stream: int) -> None:
+        """Queue the launches of a plan whose workspace starts at that address."""
         for part in self.parts:
             address = start + part.offset
             table.append(address)
             if part.is_cleared:
                 place.clear(address, part.array.nbytes, stream)
-
-    def _launch(self, place: DriverExecutor, table: list[int], stream: int) -> None:
         for launch in self.launches:
             launch.queue(table, stream)
         if self.beside:
-            with place.side_stream(stream).forked() as side:
+            with place.side_stream(stream) as side:
                 for launch in self.beside:
                     launch.queue(table, side)
                 for launch in self.after:

@@ -91,8 +91,9 @@ def _run(
         # From torch's own cache of memory, which would not know of another pool.
         memory = like.new_empty(plan.workspace_bytes, dtype=torch.uint8)
         workspace = memory.data_ptr()
-    stream = resolve_stream(None, (like,))
-    plan.run(place, table, results, stream, stream, workspace)
+    place = plan.in_place
+    assert place is not None
+    plan.queue(place, table, resolve_stream(None, (like,)), workspace)
 
 
 def _readable(operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,15 +1,21 @@
 """`evoformer_attention`: its checks, and the way that a call goes."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from cuevo.arrays import Guarded
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_shapes
+from cuevo.ops.backward import OPERATION as BACKWARD
+from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.torch import calls
+from cuevo.torch.kinds import Kind
 from cuevo.torch.operators import differentiate, operator
 
 __all__ = ["attend", "evoformer_attention"]
@@ -56,6 +62,16 @@ def attend(
     """`labels` are what the caller knows the operands by."""
     if scale is not None and not isinstance(scale, int | float):
         raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
+    if not torch.compiler.is_compiling():
+        shape, enabled = getattr(operands[0], "shape", None), torch.is_grad_enabled()
+        key = (shape, operands[3] is None, operands[4] is None, scale, enabled)
+        kind = _FORWARD.find(key, operands)
+        if kind is not None and forward_ad._current_level < 0:
+            if kind.with_lse:
+                return _record(*operands, scale, kind)  # type: ignore[no-any-return, unused-ignore]
+            results = kind.run(operands)
+            if results:
+                return results[0]  # type: ignore[no-any-return, unused-ignore]
     if not _is_eager(operands):
         _check_tensors(labels, operands)
         operands = _autocast(*operands)
@@ -63,11 +79,16 @@ def attend(
         _refuse_tangents(operands)
         return operator(*operands, scale)
     try:
-        operands = _autocast(*operands)
-        if torch.is_grad_enabled() and _any_requires_grad(*operands):
-            result: Tensor = _apply(*operands, scale)
-            return result
-        out, _ = calls.forward(*operands, scale, with_lse=False)
+        cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
+        is_recorded = torch.is_grad_enabled() and _any_requires_grad(*cast)
+        if is_recorded:
+            out: Tensor = _apply(*cast, scale, None)
+        else:
+            out = calls.forward(*cast, scale, with_lse=False)[0]
+        if not torch.is_autocast_enabled(out.device.type):
+            dtypes = (out.dtype, torch.float32 if is_recorded else None)
+            options = (scale, is_recorded, None)
+            _FORWARD.keep(key, operands, partial(Kind.of, FORWARD, operands, options, dtypes))
         return out
     except (AttributeError, TypeError, ValueError) as error:
         refused = error
@@ -109,22 +130,45 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     """The way of tensors with memory."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        out, lse = calls.forward(*arguments, with_lse=True)
-        q, k, v, mask_bias, pair_bias, ctx.scale = arguments
+    def forward(
+        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, scale: Any, kind: Any
+    ) -> Tensor:
+        results = kind and kind.run((q, k, v, mask_bias, pair_bias))
+        if not results:
+            results = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
+        out: Tensor
+        out, lse = results
         ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
+        ctx.scale = scale
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
         saved: Any = ctx.saved_tensors
-        if torch.is_grad_enabled() or not _is_eager((dout, *saved)):
-            return differentiate(ctx, dout)
-        needed = ctx.needs_input_grad[: len(GRADS)]
-        return (*calls.backward(dout, *saved, scale=ctx.scale, needed=needed), None)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return (*differentiate(ctx, dout), None)
+        operands = (dout, *saved)
+        scale, needed = ctx.scale, ctx.needs_input_grad[: len(GRADS)]
+        key = (dout.shape, saved[-2] is None, saved[-1] is None, scale, needed)
+        kind = _BACKWARD.find(key, operands)
+        if kind is not None and forward_ad._current_level < 0:
+            found = kind.run(operands)
+            if found:
+                return (*found, None, None)
+        if not _is_eager(operands):
+            return (*differentiate(ctx, dout), None)
+        results = calls.backward(*operands, scale=scale, needed=needed)
+        options = (scale, tuple(compress(GRADS, needed)), None, None)
+        dtypes = [None if x is None else x.dtype for x in results]
+        _BACKWARD.keep(key, operands, partial(Kind.of, BACKWARD, operands, options, dtypes))
+        return (*results, None, None)
 
 
+_FORWARD: Guarded[Kind] = Guarded()
+_BACKWARD: Guarded[Kind] = Guarded()
 _apply: Any = _Attention.apply
+_record: Any = super(torch.autograd.Function, _Attention).apply
+"""What `_apply` calls where no transform is active, and no operand is left of one."""
 
 
 def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:

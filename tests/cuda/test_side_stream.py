@@ -49,7 +49,7 @@ class Arrays:
         self.fill(self.main, 1.0)
         with (
             self.executor.context.current(),
-            self.executor.side_stream(self.main).forked() as beside,
+            self.executor.side_stream(self.main) as beside,
         ):
             assert beside != self.main
             self.copy(beside, self.beside)
@@ -88,7 +88,7 @@ def test_the_stream_waits_for_work_that_failed(executor: DriverExecutor) -> None
     with (
         pytest.raises(ZeroDivisionError),
         executor.context.current(),
-        executor.side_stream(arrays.main).forked() as beside,
+        executor.side_stream(arrays.main) as beside,
     ):
         arrays.copy(beside, arrays.beside)
         arrays.fill(beside, 2.0)

@@ -43,6 +43,9 @@ class Kernel:
     ) -> None:
         self.launches.append((grid, block, shared_bytes, params, buffers, stream))
 
+    def queue(self, shape: tuple[Any, Any, int], params: bytes, stream: int) -> None:
+        self.launch(*shape, params, stream=stream)
+
 
 def test_plans_are_found_again_and_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation, "_PLANS_KEPT", 3)
