@@ -69,9 +69,16 @@ def run_on_gpu(case: Case, inputs: dict[str, Strided], place: DriverExecutor) ->
 
 # -- The sweep -------------------------------------------------------------------------------------
 
+WIDE_WARPS = (
+    Case("bf16", 32, 97, 65, 1, 3, 1, mask="f32", pair="f32", shape=0, arch="sm_80", seed=240),
+    Case("f16", 32, 200, 33, 1, 2, 2, mask="none", pair="f32", shape=0, arch="sm_90", seed=241),
+    Case("bf16", 32, 96, 64, 1, 2, 1, mask="bool", pair="f32", shape=0, arch="sm_90", seed=242),
+)
+"""48 queries a warp: one too many, 8 of the last tile, none missing."""
+
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", (*CASES, *WIDE_WARPS), ids=name)
 def test_the_sweep(case: Case) -> None:
     inputs = cases.make(case)
     results = run_on_cpu(case, inputs)
@@ -80,7 +87,7 @@ def test_the_sweep(case: Case) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", (*CASES, *WIDE_WARPS), ids=name)
 def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
     inputs = cases.make(case)
     results = run_on_gpu(case, inputs, executor)
@@ -126,6 +133,12 @@ def test_the_sweep_has_everything() -> None:
         16,
     }
     assert len({case.batch * case.rows * case.heads for case in CASES}) > 4
+
+
+@pytest.mark.unit
+def test_the_wide_warps_are_wide() -> None:
+    assert {chosen(case).m_tiles for case in WIDE_WARPS} == {3}
+    assert {chosen(case).full_tiles for case in WIDE_WARPS} == {False, True}
 
 
 def chosen(case: Case) -> Config:
