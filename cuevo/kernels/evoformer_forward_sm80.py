@@ -378,8 +378,8 @@ SHAPES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
             Shape(2, 64, 32, 3, 4, False, 1.00, excludes=frozenset({"f32 pair"})),
             Shape(3, 64, 64, 3, 2, True, 0.96, excludes=frozenset({"f32 pair"})),
             Shape(1, 64, 32, 3, 7, False, 0.95, excludes=frozenset({"f32 pair"})),
-            # With an fp32 pair bias three threadblocks of 2 x 64 fit, not four: warps of more queries
-            # read less of K, V and the bias for a score.
+            # With an fp32 pair bias three threadblocks of 2 x 64 fit, not four: warps of more
+            # queries read less of K, V and the bias for a score.
             Shape(2, 96, 32, 3, 3, False, 1.00, m_tiles=3, needs=frozenset({"f32 pair"})),
             Shape(2, 64, 32, 3, 3, True, 0.95, needs=frozenset({"f32 pair"})),
             Shape(1, 64, 32, 3, 6, False, 0.82, needs=frozenset({"f32 pair"})),
