@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
+from machine import circumstances
 from measure import Clock, Entrant, host_microseconds, warm_up
 from peers import arguments_of, heads_first
 from report import print_rows
@@ -88,6 +89,8 @@ def host_times(named: Mapping[str, Callable[[], Any]], clock: Clock) -> dict[str
 
 def print_host_times(backend: Backend, workloads: Sequence[Workload], dtype: str) -> None:
     """A table for each workload."""
+    record = circumstances()
+    print(f"{backend.facts.name}, {record['date']}  {record['command']}")
     for workload in workloads:
         inputs = backend.inputs(workload, dtype, 0)
         times = host_times(calls(inputs), backend)
