@@ -4,11 +4,11 @@
     python3 tools/bench_lengths.py --direction backward
     python3 tools/bench_lengths.py --first 249 --last 264 --input head-last --input "fp32 pair"
 
-Every length with every kind of input takes its turn in each round, and all write to the same
-memory. The kinds: the pair bias contiguous, head-last (a linear layer's [L, L, H], keys H elements
-apart), in fp32, and a mask of bools instead of bf16. The table has TF/s, counted by L * L scores,
-and in brackets the share of the median of the multiples of 64 in the range; the last lines name the
-worst length of each kind. It needs torch.
+Every length with every kind of input takes its turn in each round, in mixed order, and all write to
+the same memory. The kinds: the pair bias contiguous, head-last (a linear layer's [L, L, H], keys H
+elements apart), in fp32, and a mask of bools instead of bf16. The table has TF/s, counted by L * L
+scores, and in brackets the share of the median of the multiples of 64 in the range; the last lines
+name the worst length of each kind. It needs torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cuevo
@@ -119,11 +121,14 @@ def measure(
     stock = Inventory(backend, max(sizes, key=lambda size: size.length))
     make = getattr(stock, direction)
     entrants: dict[str, Entrant] = {}
-    for size in sizes:
-        for kind in kinds:
-            progress(f"{direction} {size}, {kind}")
-            entrants[f"{kind} {size.length}"] = entrant = Entrant([make(size, kind)])
-            warm_up(entrant, backend)
+    # At its power limit a device takes some 100 ms to find its clock: neighbours of a length are to
+    # be of all lengths.
+    mixed = list(product(sizes, kinds))
+    Random(0).shuffle(mixed)
+    for size, kind in mixed:
+        progress(f"{direction} {size}, {kind}")
+        entrants[f"{kind} {size.length}"] = entrant = Entrant([make(size, kind)])
+        warm_up(entrant, backend)
     times = time_interleaved(entrants, backend, repeats)
 
     def speed(kind: str, size: Workload) -> float:
