@@ -91,8 +91,6 @@ def _run(
         # From torch's own cache of memory, which would not know of another pool.
         memory = like.new_empty(plan.workspace_bytes, dtype=torch.uint8)
         workspace = memory.data_ptr()
-    place = plan.in_place
-    assert place is not None
     plan.queue(place, table, resolve_stream(None, (like,)), workspace)
 
 

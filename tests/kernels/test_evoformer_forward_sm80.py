@@ -335,6 +335,7 @@ BASE = Config(head_dim=32)
         ),
         (dict(pair="bool"), "sm_80", "pair must be none, f16, bf16 or f32, not 'bool'"),
         (dict(m_tiles=3), "sm_80", "m_tiles 1 to 3"),
+        (dict(m_tiles=4), "sm_80", "m_tiles 1 to 3"),
         (dict(block_queries=48), "sm_80", "block_queries = 48 is not a multiple"),
         (dict(block_queries=16), "sm_80", "block_queries = 16 is not a multiple"),
         (dict(block_rows=0), "sm_80", "a threadblock has 32 to 1024 threads"),
@@ -457,6 +458,39 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     assert found["score_scale"] == pytest.approx(0.5 * log2(np.e))
     assert found["bias_scale"] == 2.0
     assert found["q_multiplier"] == 0xBF80BF80
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("queries", "counted", "first"),
+    [(64, 1, 6), (65, 1, 6), (96, 1, 6), (97, 2, 12), (129, 2, 12), (32, 1, 6)],
+)
+def test_short_tiles_come_last(queries: int, counted: int, first: int) -> None:
+    """A last tile of at most half of 64 queries, of two batches, a group of rows and three heads,
+    unless it is the only one; and none where nobody asks for it.
+    """
+    case = Case("f16", 32, queries, 16, 2, 1, 3, mask="none", pair="none")
+    views = cases.host_views(cases.make(case) | cases.make_results(case), readonly=False)
+    config = replace(BASE, dtype="f16", block_queries=64, mask="bounds", pair="none")
+    found = forward.parameters(config, scale=1.0, short_tiles_last=True, **views)
+    assert (found["query_tiles"], found["short_tiles_from"]) == (counted, first)
+    found = forward.parameters(config, scale=1.0, **views)
+    assert found["query_tiles"] == -(-queries // 64)
+    assert found["short_tiles_from"] == 6 * found["query_tiles"]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "queries", "keys", "full"),
+    [(4, 128, 64, True), (3, 128, 64, False), (4, 127, 64, False), (4, 128, 96, False)],
+)
+def test_full_tiles(rows: int, queries: int, keys: int, full: bool) -> None:
+    problem = Problem(1, rows, 1, queries, keys, 32, "bf16", "bf16", "bf16")
+    config = forward.adapt(replace(BASE, block_rows=2), problem)
+    assert config.full_tiles == full
+    found = forward.violations(replace(config, full_tiles=True), architecture("sm_90"), problem)
+    assert [reason for reason in found if "full_tiles" in reason] == list(found)
+    assert bool(found) == (not full)
 
 
 @pytest.mark.unit
