@@ -6,6 +6,11 @@ from dataclasses import dataclass
 __all__ = ["Architecture", "architecture"]
 
 
+_KIB = 1024
+_RESERVED = _KIB
+"""Bytes of shared memory that a resident threadblock takes beside its own."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Limits of one compute capability. Source: CUDA C++ Programming Guide, "Technical
@@ -19,7 +24,7 @@ class Architecture:
     shared_per_block: int
     """Bytes of dynamic shared memory that one threadblock may ask for."""
     shared_per_multiprocessor: int
-    """Bytes of shared memory of a multiprocessor; each resident block also takes 1 KB."""
+    """Bytes of shared memory of a multiprocessor."""
     threads_per_multiprocessor: int
     multiprocessors: int
     """Count of the largest common device of this architecture; a present device's own count
@@ -31,8 +36,11 @@ class Architecture:
         """The name that also gives what no other architecture has: "sm_90a" for "sm_90"."""
         return f"sm_{self.number}a" if self.number >= 90 else self.name
 
+    def fitting_in_shared(self, shared_bytes: int) -> int:
+        """Threadblocks with `shared_bytes` of dynamic shared memory that a multiprocessor holds."""
+        return self.shared_per_multiprocessor // (shared_bytes + _RESERVED)
 
-_KIB = 1024
+
 _LIMITS = {
     # number: shared a block, shared a multiprocessor, threads, multiprocessors
     70: (96, 96, 2048, 80),

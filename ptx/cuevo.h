@@ -56,9 +56,8 @@ typedef struct evoformer_forward_params {
     uint32_t heads;       /* H */
     uint32_t queries;     /* Lq */
     uint32_t keys;        /* Lk */
-    uint32_t query_tiles; /* ceil(Lq / block_queries), less one where the threadblocks of the last tile come last */
-    uint32_t row_groups;  /* ceil(N / block_rows) */
-    uint32_t short_tiles_from; /* number of the first of those, else of threadblocks */
+    uint32_t query_tiles; /* ceil(Lq / block_queries); with a short last tile, floor() * Config.groups_together + 1 */
+    uint32_t row_groups;  /* ceil(N / block_rows), over groups_together */
 
     /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
     uint32_t heads_magic;
@@ -220,10 +219,10 @@ typedef struct key_bias_params {
 
 void key_bias_sm70(const key_bias_params params);
 
-/* packed = source, its bits unchanged: columns side by side, in rows that begin at multiples of 16 bytes, zeros behind their ends. */
+/* packed = source, its bits unchanged: columns side by side, in rows that begin at multiples of 16 bytes, zeros behind the last column in its chunk of 16. */
 typedef struct pack_params {
     const void *source; /* [outer, middle, inner, row, column], elements of 1, 2 or 4 bytes, at any address */
-    void *packed;       /* the same extents, rows of whole chunks of 16 bytes */
+    void *packed;       /* the same extents, rows of whole chunks of 16 bytes, zeros behind their last column */
 
     int64_t source_stride_outer;
     int64_t source_stride_middle;

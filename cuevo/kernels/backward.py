@@ -143,7 +143,7 @@ class SideConfig:
 
     def resident(self: Tiling, arch: Architecture) -> int:
         """Threadblocks on a multiprocessor at a time."""
-        fitting = arch.shared_per_multiprocessor // (self.shared_bytes + 1024)
+        fitting = arch.fitting_in_shared(self.shared_bytes)
         return max(1, min(self.min_blocks, fitting))
 
 

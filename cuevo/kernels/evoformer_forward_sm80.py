@@ -65,12 +65,51 @@ class Config:
     min_blocks: int = 1
     """Threadblocks that share a multiprocessor; the register allocator makes room for them."""
     full_tiles: bool = False
-    """Rows, queries and keys fill every tile; otherwise a warp that has none idles in the last
-    ones.
+    """Rows, queries and keys fill every tile."""
+    short_queries: int = 0
+    """Queries of the threadblocks of the last tile, which has fewer than the others; see
+    `short_tile`. 0: they are like the others.
     """
+    short_rows: int = 0
+    """Rows N of these threadblocks."""
 
     def __post_init__(self) -> None:
         choice.check_types(self)
+
+    @property
+    def short_tile(self) -> "Config":
+        """The tiling of a last tile of few queries: as many warps, of more rows N, in as many
+        stages as there is room for.
+        """
+        warps = self.threads // 32
+        few = replace(
+            self,
+            short_queries=0,
+            short_rows=0,
+            block_rows=self.short_rows,
+            block_queries=self.short_queries,
+            m_tiles=self.short_rows * self.short_queries // (16 * warps),
+        )
+        room = self.tile_bytes - few.stages_at
+        fitting = room // (few.stage_bytes + few.mask_stage_bytes)
+        return replace(few, stages=min(self.stages, max(2, fitting)))
+
+    @property
+    def bodies(self) -> "tuple[Config, ...]":
+        """The tilings that the kernel has code for."""
+        return (self, self.short_tile) if self.short_queries else (self,)
+
+    @property
+    def groups_together(self) -> int:
+        """Groups of rows N whose threadblocks are numbered together, with that of the short last
+        tile, so that it finds their K and V in L2.
+        """
+        return self.short_rows // self.block_rows if self.short_queries else 1
+
+    @property
+    def all_queries(self) -> bool:
+        """Whether every query of every tile of this tiling exists."""
+        return self.full_tiles or self.short_queries > 0
 
     @property
     def chunks(self) -> int:
@@ -196,11 +235,23 @@ class Config:
         return self.stages_at + self.stages * self.stage_bytes
 
     @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory, all of the above."""
+    def tile_bytes(self) -> int:
+        """All of the above."""
         return self.mask_at + self.stages * self.mask_stage_bytes
 
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a threadblock of any tiling."""
+        return max(each.tile_bytes for each in self.bodies)
+
     # -- Launch ------------------------------------------------------------------------------------
+
+    def extents(self, rows: int, queries: int) -> tuple[int, int]:
+        """Threadblocks along the rows N and along the queries."""
+        groups, tiles = forward.extents(self, rows, queries)
+        if self.short_queries:
+            return ceil(groups / self.groups_together), (tiles - 1) * self.groups_together + 1
+        return groups, tiles
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows,
@@ -278,6 +329,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
+    if c.short_queries:
+        yield from _short_tile_violations(c, arch, problem)
     if c.m_tiles * c.head_dim > 128 and c.m_tiles > 1:
         yield "above head_dim 64, the output of 32 queries does not fit into a warp's registers"
     yield from choice.resource_violations(c, arch)
@@ -295,6 +348,43 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
             f"{problem.pair_alignment}"
+        )
+
+
+def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    warps = c.threads // 32
+    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
+        yield (
+            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
+            f"{warps} warps, not {c.short_rows}"
+        )
+        return
+    step = 16 * warps // c.short_rows
+    if c.short_queries % step or not 0 < c.short_queries < c.block_queries:
+        yield (
+            f"short_queries must be a multiple of {step} ({warps // c.short_rows} warps to a row) "
+            f"below block_queries = {c.block_queries}, not {c.short_queries}"
+        )
+        return
+    if c.short_tile.m_tiles > c.m_tiles:
+        yield (
+            f"a warp of the short last tile would own {c.short_tile.warp_queries} queries, more "
+            f"than the {c.warp_queries} that there are registers for"
+        )
+    yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
+    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
+    if arch.fitting_in_shared(c.shared_bytes) < resident:
+        yield (
+            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
+            f"than {resident} threadblocks fit on a multiprocessor"
+        )
+    if problem is None:
+        return
+    whole, rest = divmod(problem.queries, c.block_queries)
+    if not whole or not 0 < rest <= c.short_queries:
+        yield (
+            f"{problem.queries} queries have no last tile of at most {c.short_queries} behind "
+            f"others of {c.block_queries}; short_queries must be 0"
         )
 
 
@@ -432,7 +522,24 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return choice.cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)
+    found = choice.cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)
+    # Threadblocks that all run at once gain nothing by being fewer.
+    crowded = found.grid(problem)[0] > arch.multiprocessors * found.min_blocks
+    if crowded and problem.rows > found.block_rows:
+        return with_short_tile(found, problem, arch)
+    return found
+
+
+def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:
+    """`config` with a short last tile, of the most rows N that are legal, if any are."""
+    warps, rest = config.threads // 32, problem.queries % config.block_queries
+    for row_warps in range(1, warps // config.block_rows + 1):
+        step = 16 * row_warps
+        queries = step * ceil(rest / step)
+        short = replace(config, short_rows=warps // row_warps, short_queries=queries)
+        if queries and not violations(short, arch, problem):
+            return short
+    return config
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
@@ -441,7 +548,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     """
     yield from choice.spill_fallbacks(config)
     if config.m_tiles > 1:
-        yield replace(config, m_tiles=1, min_blocks=1)
+        yield replace(config, m_tiles=1, min_blocks=1, short_queries=0, short_rows=0)
 
 
 def _fills_tiles(problem: Problem, config: Config) -> bool:

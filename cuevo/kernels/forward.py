@@ -63,18 +63,23 @@ class Tiling(Protocol):
     def min_blocks(self) -> int: ...
     @property
     def shared_bytes(self) -> int: ...
+    def extents(self, rows: int, queries: int) -> tuple[int, int]: ...
     def grid(self, problem: Problem) -> tuple[int, int, int]: ...
 
 
 T = TypeVar("T", bound=Tiling)
 
 
+def extents(config: Tiling, rows: int, queries: int) -> tuple[int, int]:
+    """Threadblocks along the rows N and along the queries."""
+    return ceil(rows / config.block_rows), ceil(queries / config.block_queries)
+
+
 def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:
     """Threadblocks of a launch, all in x: queries fastest, then heads, then groups of rows, then
     batches.
     """
-    tiles = ceil(problem.queries / config.block_queries)
-    groups = ceil(problem.rows / config.block_rows)
+    groups, tiles = config.extents(problem.rows, problem.queries)
     return (tiles * problem.heads * groups * problem.batch, 1, 1)
 
 
@@ -111,17 +116,10 @@ def parameters(
     mask_bias: ArrayView | None = None,
     pair_bias: ArrayView | None = None,
     lse: ArrayView | None = None,
-    short_tiles_last: bool = False,
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``.
-
-    short_tiles_last : let the threadblocks of a last tile of few queries come behind all others.
-    """
-    batch, rows, queries, heads, _ = q.shape
-    query_tiles, rest = divmod(queries, config.block_queries)
-    row_groups = ceil(rows / config.block_rows)
-    if rest and not (short_tiles_last and query_tiles and 2 * rest <= config.block_queries):
-        query_tiles += 1
+    """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
+    _, rows, queries, heads, _ = q.shape
+    row_groups, query_tiles = config.extents(rows, queries)
     values: dict[str, int | float] = {
         "q": q.pointer,
         "k": k.pointer,
@@ -146,7 +144,6 @@ def parameters(
         "keys": k.shape[2],
         "query_tiles": query_tiles,
         "row_groups": row_groups,
-        "short_tiles_from": query_tiles * heads * row_groups * batch,
         **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
@@ -169,7 +166,7 @@ def parameters(
 
 def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
     """Estimated time, arbitrary units: the scores of a multiprocessor's blocks, padded to whole
-    steps (`score_step`), over their rate.
+    rows of a block and steps (`score_step`), over their rate.
 
     A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
     rate: by the root of their share. It takes as long as a block that lacks nothing.
@@ -177,10 +174,11 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     query_step, key_step = config.score_step
     keys = ceil(problem.keys / key_step) * key_step
     whole = config.block_rows * config.block_queries * keys
-    rows = problem.batch * problem.rows * problem.heads
+    groups = ceil(problem.rows / config.block_rows)
+    rows = problem.batch * groups * config.block_rows * problem.heads
     blocks = config.grid(problem)[0]
     mean = rows * ceil(problem.queries / query_step) * query_step * keys / blocks
-    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    fitting = arch.fitting_in_shared(config.shared_bytes)
     resident = max(1, min(config.min_blocks, fitting))
     waves, rest = divmod(blocks, arch.multiprocessors * resident)
     last = sqrt(ceil(rest / arch.multiprocessors) * resident)

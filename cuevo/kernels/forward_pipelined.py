@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import choice
-from cuevo.kernels.forward import BIAS_BYTES, Problem, grid
+from cuevo.kernels.forward import BIAS_BYTES, Problem, extents, grid
 from cuevo.layouts import M8N8K4, M16N8, Accumulator, Operand, SharedTile, ThreadblockMma
 
 
@@ -251,6 +251,10 @@ class PipelinedConfig(Instruction):
     def registers(self) -> int:
         """Registers that the assembler may give a thread."""
         return choice.registers(self)
+
+    def extents(self, rows: int, queries: int) -> tuple[int, int]:
+        """Threadblocks along the rows N and along the queries."""
+        return extents(self, rows, queries)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: as for the other variants, the parts of V fastest."""

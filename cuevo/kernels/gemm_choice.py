@@ -26,7 +26,7 @@ def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Conf
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
     """Estimated time in multiply-adds of one multiprocessor at full speed; `speed` as in Shape."""
-    fitting = arch.shared_per_multiprocessor // (config.shared_bytes + 1024)
+    fitting = arch.fitting_in_shared(config.shared_bytes)
     resident = max(1, min(config.min_blocks, fitting))
     blocks = config.grid(problem)[0]
     waves, rest = divmod(blocks, arch.multiprocessors * resident)

@@ -28,7 +28,11 @@ SUMMARY = "an array of any strides copied to rows that begin at multiples of 16 
 MINIMUM_ARCH = 70
 
 CHUNK = 16
-"""Bytes to whose multiples packed rows begin."""
+"""Bytes that are written together."""
+_SECTORS = 64
+"""Bytes to whose multiples long rows begin: 32 keys of 16 bits are two sectors then, not three."""
+_LONG_ROW = 256
+"""Bytes of a long row; shorter ones begin at multiples of a chunk, which takes less memory."""
 _BANKS_BYTES = 128
 _MOST_PARTS = 2**31 - 4096
 _WIDE_ROWS = 128
@@ -147,18 +151,24 @@ class _Axis(NamedTuple):
     packed: int
 
 
+def _row_bytes(source: ArrayView) -> int:
+    """Bytes from one packed row to the next."""
+    nbytes = source.shape[-1] * source.dtype.itemsize
+    unit = CHUNK if nbytes < _LONG_ROW else _SECTORS
+    return ceil(nbytes / unit) * unit
+
+
 def packed_strides(source: ArrayView) -> tuple[int, ...]:
-    """Strides of the packed array, in bytes: those of C order with rows of whole chunks, zero where
-    those of `source` are, but for its last axis.
+    """Strides of the packed array, in bytes: those of C order with aligned rows, zero where those
+    of `source` are, but for its last axis.
 
     >>> from cuevo.arrays import view
     >>> import numpy as np
     >>> packed_strides(view(np.zeros((2, 3, 9), np.float16).swapaxes(0, 1)))
     (64, 32, 2)
     """
-    size = source.dtype.itemsize
-    step = ceil(source.shape[-1] * size / CHUNK) * CHUNK
-    strides = [size]
+    step = _row_bytes(source)
+    strides = [source.dtype.itemsize]
     for extent, stride in zip(source.shape[-2::-1], source.strides[-2::-1], strict=True):
         strides.append(0 if stride == 0 else step)
         step *= 1 if stride == 0 else extent
@@ -166,12 +176,11 @@ def packed_strides(source: ArrayView) -> tuple[int, ...]:
 
 
 def packed_memory(source: ArrayView) -> tuple[int, ...]:
-    """Shape of the memory, in elements, that the packed array lies in: broadcast axes once, rows of
-    whole chunks.
+    """Shape of the memory, in elements, that the packed array lies in: broadcast axes once, rows
+    aligned.
     """
-    size = source.dtype.itemsize
     outer = zip(source.shape[:-1], source.strides[:-1], strict=True)
-    row = ceil(source.shape[-1] * size / CHUNK) * CHUNK // size
+    row = _row_bytes(source) // source.dtype.itemsize
     return (*(1 if stride == 0 else extent for extent, stride in outer), row)
 
 

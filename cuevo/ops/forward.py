@@ -174,7 +174,6 @@ def _make_plan(
         scale=factor,
         mask_bias=builder.views.get("mask_bias"),
         pair_bias=builder.views.get("pair_bias"),
-        short_tiles_last=True,
     )
     builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan

@@ -294,9 +294,7 @@ class ForwardVariantTests:
         differs = {key for key, value in found.items() if value != other[key]}
         assert differs <= {
             f"{x}_step_{y}" for x in ("k", "v", "pair", "mask") for y in ("pass", "tile")
-        } | {f"{x}{y}" for x in ("query_tiles", "row_groups") for y in ("", "_magic", "_shift")} | {
-            "short_tiles_from"
-        }
+        } | {f"{x}{y}" for x in ("query_tiles", "row_groups") for y in ("", "_magic", "_shift")}
         assert (found["q_multiplier"], found["mask_step_tile"]) == (0xBC00BC00, 64)
 
     # -- Checks of what differs from kernel to kernel ----------------------------------------------

@@ -17,6 +17,7 @@ which names those that spill, and takes an hour on two cores: see `helpers.spill
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -69,13 +70,21 @@ LENGTHS = (256, 257)
 
 
 def configurations(head_dim: int, dtype: str, biases: int, length: int) -> list[forward.Config]:
-    """The candidates for `BIASES[biases]` that some architecture can run."""
+    """The candidates for `BIASES[biases]` that some architecture can run; where they do not fill
+    their tiles, also with a short last one.
+    """
     mask, pair, alignment = BIASES[biases]
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
     problem = forward.Problem(1, 8, 2, length, length, head_dim, dtype, *types, alignment)
     roomy = architecture("sm_90")
     offered = (config for config, _ in forward.candidates(problem))
-    return [config for config in offered if not forward.violations(config, roomy, problem)]
+    found = [config for config in offered if not forward.violations(config, roomy, problem)]
+    short = []
+    for index, config in enumerate(found):
+        few = (1, config.block_queries // 2)[(index + head_dim // 8) % 2]
+        last = replace(problem, queries=config.block_queries + few)
+        short.append(forward.with_short_tile(config, last, roomy))
+    return found + [config for config in short if config.short_queries and not config.full_tiles]
 
 
 def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -90,6 +99,8 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
                     f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
                     f"-m{config.m_tiles}-stages{config.stages}-blocks{config.min_blocks}"
                 )
+                if config.short_queries:
+                    tiling += f"-short{config.short_rows}x{config.short_queries}"
                 width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
                 name = "-".join((f"D{head_dim}", dtype, tiling, config.mask, config.pair, *width))
                 yield f"forward-{name}", forward.NAME, forward.values(config)

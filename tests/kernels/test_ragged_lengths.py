@@ -176,13 +176,24 @@ class Counting(SimExecutor):
 
 
 @pytest.mark.parametrize("kept", [WHOLE, RAGGED[0], RAGGED[-1]], ids=str)
-def test_products_of_what_exists(kept: Lengths) -> None:
-    """Forward, a score in steps of 32 queries x 32 keys: 32 products at D = 32."""
-    config = TILINGS[1]
+@pytest.mark.parametrize("short", [False, True], ids=["", "short"])
+def test_products_of_tiles(kept: Lengths, short: bool) -> None:
+    """Forward, 16 products at D = 32 for 16 queries x 32 keys of which some exist, in whole
+    threadblocks of 2 rows x 64 queries, or in short ones of 4 x 16 or 32 for the last queries.
+    """
+    tiles, rest = divmod(kept.queries, 64)
+    if not tiles and short:
+        pytest.skip("nothing before the last tile")
+    blocks = [(2, 64 * (tiles if short else ceil(kept.queries / 64)))]
+    config = TILINGS[0]
+    if short:
+        last = ceil(rest / 16) * 16
+        config = replace(config, short_rows=4, short_queries=last)
+        blocks.append((4, last))
     device = Counting()
     attend(config, cut(operands(WHOLE, 32, "bf16"), kept), device)
-    steps = kept.rows * ceil(kept.queries / 32) * ceil(kept.keys / 32)
-    assert device.products() == [32 * steps]
+    steps = sum(ceil(kept.rows / rows) * rows * queries // 16 for rows, queries in blocks)
+    assert device.products() == [16 * steps * ceil(kept.keys / 32)]
 
 
 @pytest.mark.parametrize("kept", [WHOLE, *RAGGED[:2]], ids=str)
