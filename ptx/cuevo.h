@@ -131,6 +131,7 @@ typedef struct evoformer_backward_params {
     uint32_t heads;           /* H */
     uint32_t queries;         /* Lq */
     uint32_t keys;            /* Lk */
+    uint32_t pair_keys;       /* keys of a row of pair_bias that may be read: Lk, or more where rows are padded */
     uint32_t query_positions; /* Lq rounded up to whole tiles of every kernel */
     uint32_t key_positions;   /* Lk, likewise */
     uint32_t stationary_tiles; /* ceil(Lk or Lq / block_stationary) */

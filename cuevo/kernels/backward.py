@@ -236,6 +236,7 @@ def parameters(
         "heads": problem.heads,
         "queries": problem.queries,
         "keys": problem.keys,
+        "pair_keys": problem.pair_keys,
         "query_positions": 16 * stats.shape[3] if stats else 0,
         "key_positions": next((x.shape[-1] for x in by_key if x), 0),
         "stationary_tiles": ceil(problem.stationary / config.block_stationary),
@@ -271,15 +272,14 @@ def parameters(
 
 
 def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Estimated time, arbitrary units: the scores of a multiprocessor's blocks, padded to whole
-    steps, over their rate, as for the forward pass.
+    """Estimated time, arbitrary units: the scores of a multiprocessor's blocks over their rate,
+    streamed positions padded to whole steps, as for the forward pass. A block whose last warps have
+    no stationary positions takes as long as others: the rest of its time is that of the first.
     """
-    stationary_step, streamed_step = config.score_step
     groups = config.groups(problem, arch)
+    _, streamed_step = config.score_step
     scores = groups * config.block_rows * padded(problem.streamed, streamed_step)
-    tiles = ceil(problem.stationary / config.block_stationary)
-    mean = padded(problem.stationary, stationary_step) / tiles
     resident = config.resident(arch)
     waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
     last = sqrt(ceil(rest / arch.multiprocessors) * resident)
-    return (waves * resident * mean + last * config.block_stationary) * scores / speed
+    return (waves * resident + last) * config.block_stationary * scores / speed

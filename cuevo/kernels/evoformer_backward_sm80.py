@@ -59,6 +59,8 @@ class Config(SideConfig):
     """Keep the fragments of the stationary operands in registers (where warp_rows > 1: those of one
     row for an iteration), or read them for each step.
     """
+    meeting_buffers: int = 2
+    """Where sums over rows N of several warps meet: 2 in turn, or 1, which they wait for."""
     pair_copy_bytes: int = 16
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
     full_tiles: bool = False
@@ -183,7 +185,7 @@ class Config(SideConfig):
         return self.warp_stationary // self.warp_groups
 
     # -- Shared memory: stationary operands | their statistics | stages of (first | second | pair |
-    # values) | the sums of two iterations | the threadblock's coordinates
+    # values) | the sums that meet | the threadblock's coordinates
 
     @property
     def stationary_rows(self) -> int:
@@ -252,7 +254,7 @@ class Config(SideConfig):
     @property
     def place_at(self) -> int:
         """Where the threadblock's four coordinates wait."""
-        return self.meeting_at + 2 * self.meeting_bytes
+        return self.meeting_at + self.meeting_buffers * self.meeting_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -337,6 +339,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
             f"two steps; got {c.warp_groups}, {c.chunk_streamed}"
         )
+    if c.meeting_buffers not in (1, 2):
+        yield f"meeting_buffers must be 1 or 2, not {c.meeting_buffers}"
     if not 32 <= c.threads <= 1024:
         yield f"{c.threads} threads; a threadblock has 32 to 1024"
         return
@@ -392,15 +396,16 @@ class Shape:
     stationary_in_registers: bool
     speed: float
     m_tiles: int = 2
+    meeting_buffers: int = 2
     sums: bool = True
     """Whether it serves problems that want sums over rows N."""
-    wide_pair: bool = True
-    """Whether it serves problems whose pair bias is fp32."""
+    pair_sizes: tuple[int, ...] = (0, 2, 4)
+    """Bytes of an element of the pair biases that it serves."""
 
     def config(self, problem: Problem) -> Config:
         """The instance with this tiling that serves `problem`."""
         tiling = {field.name: getattr(self, field.name) for field in fields(self)}
-        del tiling["speed"], tiling["sums"], tiling["wide_pair"]
+        del tiling["speed"], tiling["sums"], tiling["pair_sizes"]
         return adapt(Config(head_dim=problem.head_dim, **tiling), problem)
 
 
@@ -451,8 +456,9 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            # With an fp32 pair bias one threadblock of the first fits, not two.
-            Shape(4, 2, 64, 32, 32, 2, 2, False, 1.08, wide_pair=False),
+            # With an fp32 pair bias two threadblocks fit if their sums meet in one buffer.
+            Shape(4, 2, 64, 32, 32, 2, 2, False, 1.08, pair_sizes=(0, 2)),
+            Shape(4, 2, 64, 32, 32, 2, 2, False, 1.07, meeting_buffers=1, pair_sizes=(4,)),
             Shape(8, 2, 64, 32, 32, 2, 1, False, 0.96),
             *_SMALL,
         ),
@@ -487,7 +493,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     sums = problem.side == "queries" and problem.sums
     for shape in shapes(problem):
-        if (shape.sums or not sums) and (shape.wide_pair or problem.pair != "f32"):
+        if (shape.sums or not sums) and BIAS_BYTES[problem.pair] in shape.pair_sizes:
             yield shape.config(problem), shape.speed
 
 

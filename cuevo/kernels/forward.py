@@ -35,6 +35,16 @@ class Problem:
     """Bytes that the rows of pair_bias are aligned to: 16, 8, 4 or 2; 0 where no kernel reads them
     as they are.
     """
+    pair_padded: bool = False
+    """Whether a row of pair_bias has memory of its own up to a multiple of 16 bytes."""
+
+    @property
+    def pair_keys(self) -> int:
+        """Keys of a row of pair_bias that may be read."""
+        if not self.pair_padded or self.pair == "none":
+            return self.keys
+        step = 16 // BIAS_BYTES[self.pair]
+        return ceil(self.keys / step) * step
 
     @property
     def scores(self) -> int:

@@ -120,7 +120,7 @@ def pack_biases(
     arch = architecture_of(builder.plan.place)
     if is_packed(problem, pair_bias, pack, passes, arch):
         _pack(builder, "pair_bias")
-        return replace(problem, pair_alignment=ROW_ALIGNMENT)
+        return replace(problem, pair_alignment=ROW_ALIGNMENT, pair_padded=True)
     return problem
 
 

@@ -130,6 +130,16 @@ def test_large_problems_get_no_smaller_tiles_than_small_ones() -> None:
         )
 
 
+@pytest.mark.parametrize("pair", ["bf16", "f32"])
+@pytest.mark.parametrize("length", [705, 768, 769])
+def test_two_threadblocks_share_a_multiprocessor(length: int, pair: str) -> None:
+    """Of the queries' side, at any length, whatever the type of the pair bias."""
+    sizes = (1, 384, 4, length, length, 32, "bf16", "f32", pair)
+    problem = Problem(*sizes, side="queries", sums=True)
+    config = backward.choose(problem, SM_90)
+    assert (config.block_rows, config.resident(SM_90)) == (4, 2)
+
+
 def test_where_nothing_is_legal_every_objection_is_named() -> None:
     with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
         backward.choose(PROBLEM, architecture("sm_75"))
@@ -214,6 +224,7 @@ def test_the_bases_are_legal() -> None:
             "shared by 1, 2 or 4 groups of warps",
         ),
         (BASE, dict(block_rows=17), "sm_90", "1088 threads; a threadblock has 32 to 1024"),
+        (BASE, dict(meeting_buffers=3), "sm_80", "meeting_buffers must be 1 or 2, not 3"),
         (BASE, dict(stages=1), "sm_80", "stages must be 2 to 6, not 1"),
         (BASE, dict(stages=7), "sm_90", "stages must be 2 to 6, not 7"),
         (
@@ -373,6 +384,9 @@ def test_the_parameter_block_is_that_of_the_header(side: str) -> None:
     assert found["pair_step_pass"] == config.pair_pass_rows * 133 * 2
     extents = ("batches", "rows", "heads", "queries", "keys", "query_positions", "key_positions")
     assert [found[name] for name in extents] == [2, 3, 2, 70, 133, 128, 256]
+    assert found["pair_keys"] == 133
+    padded_rows = replace(problem, pair_padded=True)
+    assert backward.parameters(config, padded_rows, 1, scale=1, **views)["pair_keys"] == 136
     tiles, whole = (5, 2) if side == "keys" else (3, 4)
     names = ("stationary_tiles", "groups", "longer_chunks", "chunks", "whole_tiles")
     assert [found[x] for x in names] == [tiles, 1, 0, 2, whole]

@@ -188,11 +188,16 @@ def test_a_group_is_copied_while_the_results_of_another_are_stored(
 
 @pytest.mark.parametrize("block_rows", [1, 2, 4])
 def test_sums_shared_by_warps_over_several_tiles_of_keys(block_rows: int) -> None:
-    """More stages and steps than the sums take turns in, and rows n summed over two iterations."""
+    """More stages and steps than the sums take turns in, and rows n summed over two iterations;
+    sums that take turns, and such that wait."""
     case = replace(WIDE, keys=150, grads=("pair_bias",))
     tiling = TILING | dict(block_rows=block_rows, block_stationary=32)
     for steps in (dict(), dict(chunk_streamed=16), dict(block_streamed=64, m_tiles=1)):
-        run(case, "queries", tiling | steps, groups=2)
+        first, second = (
+            run(case, "queries", tiling | steps | dict(meeting_buffers=buffers), groups=2)
+            for buffers in (1, 2)
+        )
+        assert_same_bytes(case, "dpair_bias", first["dpair_bias"], second["dpair_bias"])
 
 
 def test_groups_change_the_sums_only() -> None:
@@ -247,6 +252,7 @@ SETTINGS = [
         for settings in (
             dict(block_rows=2, warp_rows=2),
             dict(block_rows=4, warp_rows=2, stages=3),
+            dict(block_rows=4, warp_rows=2, meeting_buffers=1),
             dict(block_rows=4, warp_rows=2, m_tiles=1, block_streamed=64),
             dict(block_rows=8, warp_rows=2, m_tiles=1, block_stationary=32),
             dict(block_rows=2, stationary_in_registers=True, stages=4),

@@ -112,6 +112,10 @@ SIDES = (
         replace(QUERIES, block_rows=4, warp_rows=2, chunk_streamed=16),
     ),
     (
+        replace(KEYS, pair="f32", block_rows=2),
+        replace(QUERIES, pair="f32", block_rows=4, warp_rows=2, meeting_buffers=1),
+    ),
+    (
         replace(KEYS, block_rows=2, block_streamed=64),
         replace(QUERIES, block_rows=2, warp_rows=2, block_streamed=64, chunk_streamed=16),
     ),
@@ -132,11 +136,11 @@ def with_outputs(kept: Lengths, head_dim: int, pair: str) -> dict[str, np.ndarra
 
 
 def differentiate(
-    sides: tuple[backward.Config, ...], arrays: dict[str, Any], device: Any
+    sides: tuple[backward.Config, ...], arrays: dict[str, Any], device: Any, pack: bool = False
 ) -> dict[str, Any]:
     config = {c.side: c for c in sides}
     results = cuevo.attention_backward(
-        **arrays, bias_grad_dtype="float32", config=config, device=device
+        **arrays, bias_grad_dtype="float32", pack=pack, config=config, device=device
     )
     return dict(zip(("dq", "dk", "dv", "dmask_bias", "dpair_bias"), results, strict=True))
 
@@ -148,8 +152,9 @@ def test_the_bits_of_ragged_gradients_are_those_of_a_masked_problem(
     for kept in RAGGED:
         arrays = with_outputs(kept, sides[0].head_dim, sides[0].pair)
         wanted = differentiate(sides, arrays, "sim:sm_90")
-        found = differentiate(sides, cut(arrays, kept), "sim:sm_90")
-        assert_same_bits(found, cut(wanted, kept))
+        for pack in (False, True):  # rows of the pair bias that end with the last key, or behind it
+            found = differentiate(sides, cut(arrays, kept), "sim:sm_90", pack)
+            assert_same_bits(found, cut(wanted, kept))
 
 
 # -- Work ------------------------------------------------------------------------------------------

@@ -210,6 +210,12 @@ CASES: dict[str, Callable[[], Original]] = {
     "backward, rows": lambda: _backward(
         BackwardCase("f16", 16, 40, 70, rows=5, **_BIASES, shape=0)
     ),
+    # The same, and one buffer for the sums.
+    "backward, one buffer": lambda: _backward(
+        BackwardCase(
+            "f16", 32, 40, 70, rows=5, mask="f16", pair="f32", pair_layout="aligned 16", shape=0
+        )
+    ),
     "backward, no sums": lambda: _backward(
         BackwardCase("f16", 16, 150, 70, grads=("q", "k", "v"), shape=0)
     ),
