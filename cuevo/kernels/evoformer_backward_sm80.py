@@ -106,7 +106,7 @@ class Config(SideConfig):
     @property
     def score_step(self) -> tuple[int, int]:
         """Stationary and streamed positions that are computed together, if any of them exists."""
-        return (self.warp_stationary, self.chunk_streamed)
+        return (self.warp_stationary, self.last_step)
 
     @property
     def row_threads(self) -> int:
@@ -183,6 +183,14 @@ class Config(SideConfig):
     def part_rows(self) -> int:
         """Rows of a warp's tile that each of them then sums."""
         return self.warp_stationary // self.warp_groups
+
+    @property
+    def last_step(self) -> int:
+        """Streamed positions of the step with which the last tile may end: half of a stage's only
+        step, where products of 16 columns can be that.
+        """
+        halves = self.steps == 1 and self.chunk_streamed == 32 and self.tile.chunks % 2 == 0
+        return 16 if halves else self.chunk_streamed
 
     # -- Shared memory: stationary operands | their statistics | stages of (first | second | pair |
     # values) | the sums that meet | the threadblock's coordinates

@@ -201,13 +201,16 @@ def test_products_of_tiles(kept: Lengths, short: bool) -> None:
     assert device.products() == [16 * steps * ceil(kept.keys / 32)]
 
 
+@pytest.mark.parametrize("sides", SIDES[:2], ids=["steps of 16", "half a step"])
 @pytest.mark.parametrize("kept", [WHOLE, *RAGGED[:2]], ids=str)
-def test_products_of_gradients_of_what_exists(kept: Lengths) -> None:
+def test_products_of_gradients_of_what_exists(
+    kept: Lengths, sides: tuple[backward.Config, ...]
+) -> None:
     """Steps of 32 stationary positions of a row n x 16 streamed ones: 16 products for the scores
     and dP, 8 for each gradient. Sums over rows n are taken of all rows of a threadblock.
     """
     device = Counting()
-    differentiate(SIDES[0], cut(with_outputs(WHOLE, 32, "bf16"), kept), device)
+    differentiate(sides, cut(with_outputs(WHOLE, 32, sides[0].pair), kept), device)
     queries = ROWS * ceil(kept.queries / 32) * ceil(kept.keys / 16)
     keys = kept.rows * ceil(kept.keys / 32) * ceil(kept.queries / 16)
     assert sorted(device.products()) == sorted([24 * queries, 32 * keys])
