@@ -371,6 +371,7 @@ def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | Non
             f"a warp of the short last tile would own {c.short_tile.warp_queries} queries, more "
             f"than the {c.warp_queries} that there are registers for"
         )
+        return
     yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
     resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
     if arch.fitting_in_shared(c.shared_bytes) < resident:
@@ -543,12 +544,15 @@ def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Con
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor, at last fewer queries to a warp.
+    """`config`, then such with ever more registers for a thread: without a short last tile, with
+    fewer threadblocks to a multiprocessor, at last with fewer queries to a warp.
     """
+    if config.short_queries:
+        yield config
+        config = replace(config, short_queries=0, short_rows=0)
     yield from choice.spill_fallbacks(config)
     if config.m_tiles > 1:
-        yield replace(config, m_tiles=1, min_blocks=1, short_queries=0, short_rows=0)
+        yield replace(config, m_tiles=1, min_blocks=1)
 
 
 def _fills_tiles(problem: Problem, config: Config) -> bool:

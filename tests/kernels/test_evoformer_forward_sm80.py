@@ -415,6 +415,29 @@ BASE = Config(head_dim=32)
             "bytes of shared memory; a block of sm_80 has 166912",
         ),
         (dict(stages=5), "sm_86", "bytes of shared memory; a block of sm_86 has 101376"),
+        (dict(short_queries=32), "sm_80", "short_rows must be a multiple of block_rows = 1"),
+        (dict(short_queries=32, short_rows=3), "sm_80", "that divides the 4 warps, not 3"),
+        (
+            dict(short_queries=16, short_rows=2),
+            "sm_80",
+            "short_queries must be a multiple of 32 (2 warps to a row) below block_queries = 128",
+        ),
+        (dict(short_queries=128, short_rows=2), "sm_80", "below block_queries = 128, not 128"),
+        (
+            dict(short_queries=96, short_rows=4),
+            "sm_80",
+            "would own 96 queries, more than the 32 that there are registers for",
+        ),
+        (
+            dict(head_dim=48, short_queries=16, short_rows=4),
+            "sm_80",
+            "short last tile: 32 threads copy fewer than the 8 rows of 6 chunks",
+        ),
+        (
+            dict(head_dim=48, stages=2, min_blocks=3, short_queries=64, short_rows=2),
+            "sm_90",
+            "needs 78848 bytes of shared memory, so that fewer than 3 threadblocks fit",
+        ),
     ],
 )
 def test_each_constraint(changes: dict[str, Any], arch: str, reason: str) -> None:
@@ -522,6 +545,26 @@ def test_the_threadblocks_of_a_short_last_tile(
     problem = Problem(3, 5, 7, queries, 32, 32, "bf16", "bf16", "bf16")
     assert config.grid(problem) == (3 * 7 * extents[0] * extents[1], 1, 1)
     assert config.bodies[-1].threads == config.threads
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "queries", "short"),
+    [
+        *[(384, 705, (4, 16)), (384, 721, (4, 32)), (384, 737, (0, 0)), (384, 64, (0, 0))],
+        *[(2, 705, (0, 0)), (2, 33, (0, 0))],
+    ],
+)
+def test_crowded_problems_have_a_short_last_tile(
+    rows: int, queries: int, short: tuple[int, int]
+) -> None:
+    """Where the last tile has at most half of the queries, and there is more than a wave."""
+    problem = Problem(1, rows, 4, queries, 705, 32, "bf16", "bf16", "bf16")
+    config = forward.choose(problem, architecture("sm_90"))
+    assert (config.short_rows, config.short_queries) == short
+    wrong = replace(config, short_rows=4, short_queries=16)
+    found = forward.violations(wrong, architecture("sm_90"), problem)
+    assert bool(found) == (short != (4, 16))
 
 
 @pytest.mark.unit
