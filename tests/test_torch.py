@@ -331,19 +331,22 @@ class Launches(DriverExecutor):
 
     def __init__(self) -> None:
         self.name, self.arch = "cuda:0", "sm_90"
-        self.context = SimpleNamespace(enter=lambda: False)
+        self.context = SimpleNamespace(enter=lambda: False, leave=None)
         self.info = DeviceInfo(0, "", "sm_90", 132, 232448, 60 << 20, 140 << 30, "13.0")
         self.seen: list[dict[str, int]] = []
 
     def load(self, kernel: Any) -> Any:
         struct = load_header().kernels[kernel.name]
 
-        def queue(shape: Any, params: bytes, stream: int) -> None:
-            assert stream in (5, 6)
-            addresses = struct.addresses.unpack(params[: struct.addresses.size])
-            self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
+        def launcher(shape: Any, pick: Any, pack: Any, constants: bytes) -> Any:
+            def queue(table: list[int], stream: int, workspace: Any = None) -> None:
+                assert stream in (5, 6)
+                addresses = struct.addresses.unpack(pack(*pick(table)))
+                self.seen.append(dict(zip(struct.address_fields, addresses, strict=True)))
 
-        return SimpleNamespace(queue=queue, spills=False, resident_blocks=lambda *shape: 1)
+            return queue
+
+        return SimpleNamespace(launcher=launcher, spills=False, resident_blocks=lambda *shape: 1)
 
     def side_stream(self, stream: int) -> Any:
         return nullcontext(stream + 1)

@@ -15,7 +15,7 @@ from cuevo.arrays.array_view import (
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
 from cuevo.arrays.dlpack import exportable
-from cuevo.arrays.guards import Guarded, aligned_addresses
+from cuevo.arrays.guards import Guarded
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
@@ -25,7 +25,6 @@ __all__ = [
     "DType",
     "DeviceArray",
     "Guarded",
-    "aligned_addresses",
     "array_from_pointer",
     "as_numpy",
     "contiguous_strides",

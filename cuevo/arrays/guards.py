@@ -8,75 +8,76 @@ is no public interface of torch: it is tried before it is used, and where it fai
 import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache, reduce
-from operator import itemgetter, or_
-from typing import Any, Generic, TypeVar
+from functools import cache
+from math import gcd
+from operator import itemgetter
+from typing import Any, TypeVar, cast
 
-__all__ = ["Guarded", "aligned_addresses"]
+__all__ = ["Guarded"]
 
 T = TypeVar("T")
 
 _IsLike = Callable[..., bool]
-_Kind = tuple[_IsLike, Callable[[Sequence[Any]], tuple[Any, ...]], T | None]
-"""Whether tensors are like those of a kind, which of a call's arrays are tensors, and what is known
-of the kind.
-"""
+_Match = Callable[[Sequence[Any]], list[int] | None]
 
 
-class Guarded(Generic[T]):
-    """What calls have found out, for calls with tensors like theirs.
+class Guarded(dict[Hashable, tuple[tuple[_Match, T], ...]]):
+    """What calls have found out, for calls with tensors like theirs, by whatever else it depends
+    on: ``for match, known in guarded.get(key, ())``.
 
-    Tensors are alike that have the same Python type, dtype, device, shape and strides, that require
-    gradients or do not, in the same state of torch's dispatcher (modes, transforms, autocast; not
-    whether gradients are enabled).
+    ``match(arrays)`` is a table of the addresses of those of `arrays` that are not None, a null
+    pointer first, if they are like those of an earlier call, else None. Tensors are alike that have
+    the same Python type, dtype, device, shape and strides, that start at multiples of 16 bytes,
+    that require gradients or do not, in the same state of torch's dispatcher (modes, transforms,
+    autocast; not whether gradients are enabled). Which of the arrays are None has to be part of the
+    key. The more this tells apart, the less has to be asked.
     """
 
     _KEYS, _KINDS = 1024, 8
 
-    def __init__(self) -> None:
-        self._kinds: dict[Hashable, tuple[_Kind[T], ...]] = {}
-
-    def find(self, key: Hashable, arrays: Sequence[Any]) -> T | None:
-        """What has been kept for arrays like these, if anything. It holds where they start at
-        multiples of 16 bytes (`aligned_addresses`).
-
-        key : whatever else it depends on, with the places where `arrays` has None. The more it
-            tells apart, the less has to be asked.
-        """
-        try:
-            kinds = self._kinds.get(key, ())
-        except TypeError:  # something that has no hash
-            return None
-        for is_like, pick, known in kinds:
-            if is_like(*pick(arrays)):
-                return known
-        return None
-
     def keep(self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[], T | None]) -> None:
-        """Keep what `find_out` finds out for arrays like these, if anything; see `find`.
+        """Keep what `find_out` finds out for arrays like these, if anything.
 
-        Nothing is kept for other arrays than torch's, and it is tried a few times for a key.
+        Nothing is kept for other arrays than torch's, two at least, and it is tried a few times for
+        a key.
         """
         try:
-            kinds = self._kinds.get(key, ())
-        except TypeError:
+            kinds = self.get(key, ())
+        except TypeError:  # something that has no hash
             return
         if len(kinds) == self._KINDS:
             return
-        present = [i for i, x in enumerate(arrays) if x is not None]
-        tensors = [arrays[i] for i in present]
-        is_like = _guard(tensors)
-        if is_like is None:
+        match = _matching(arrays)
+        if match is None:
             return
-        if len(self._kinds) >= self._KEYS:
-            self._kinds.clear()
-        self._kinds[key] = (*kinds, (is_like, itemgetter(*present), find_out()))
+        known = find_out()
+        if len(self) >= self._KEYS:
+            self.clear()
+        kind = (_matches_nothing, cast(T, None)) if known is None else (match, known)
+        self[key] = (*kinds, kind)
 
 
-def aligned_addresses(arrays: Sequence[Any]) -> list[int] | None:
-    """The addresses of torch's tensors, 0 for None, if all are multiples of 16."""
-    table = [0 if x is None else x.data_ptr() for x in arrays]
-    return None if reduce(or_, table) & 15 else table
+def _matches_nothing(arrays: Sequence[Any]) -> None:
+    return None
+
+
+def _matching(arrays: Sequence[Any]) -> _Match | None:
+    """Tells whether arrays are like these; None where nothing does."""
+    present = [i for i, x in enumerate(arrays) if x is not None]
+    is_like, pick = _guard([arrays[i] for i in present]), itemgetter(*present)
+    if is_like is None:
+        return None
+    address = sys.modules["torch"].Tensor.data_ptr
+
+    def match(arrays: Sequence[Any]) -> list[int] | None:
+        tensors = pick(arrays)
+        if not is_like(*tensors):
+            return None
+        # Loops of C: a turn of Python's would cost as much as what it does.
+        table = [0, *map(address, tensors)]
+        return table if gcd(16, *table) == 16 else None
+
+    return match
 
 
 def _guard(tensors: Sequence[Any]) -> _IsLike | None:

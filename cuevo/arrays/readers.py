@@ -70,32 +70,31 @@ def view(
 def identify(
     arrays: Sequence[object], names: Sequence[str], stream: int
 ) -> tuple[list[int], list[object], Sequence[Any]]:
-    """Addresses of `arrays`, everything else that `view` would find of them, hashable, and what to
-    give to `view` in their place.
+    """A table of the addresses of `arrays`, a null pointer first; everything else that `view` would
+    find of them, hashable; and what to give to `view` in their place.
 
-    An array may be None: its address is 0, and it is given back as it is. The alignment of
+    An array may be None: it has no place in the table, and is given back as it is. The alignment of
     addresses to 16 bytes is part of what is found. It costs a fraction of what views cost: who has
     met an equal description before needs none. The order of streams is as with `view`, and is not
     made a second time by views of what is given back.
     """
-    addresses: list[int] = []
+    addresses = [0]
     described: list[object] = []
     found: Sequence[Any] = arrays
     known = _READERS.get
     x: Any
     for x in arrays:
         if x is None:
-            addresses.append(0)
             described.append(None)
             continue
-        reader = known(type(x)) or _reader(x, names[len(addresses)])
+        reader = known(type(x)) or _reader(x, names[len(described)])
         if reader is _read_torch:
             address = x.data_ptr()
             addresses.append(address)
             described.append((x.shape, x.stride(), x.dtype, x.device, address & 15))
             continue
         if reader is not _read_view:
-            index = len(addresses)
+            index = len(described)
             x = reader(x, names[index], stream)
             found = [*found[:index], x, *found[index + 1 :]]
         address = x.pointer

@@ -28,6 +28,7 @@ from cuevo.cuda.stream import (
     is_capturing,
     resolve_stream,
     torch_stream,
+    torch_streams,
     wait_for,
 )
 from cuevo.cuda.tensor_map import TensorMap
@@ -51,6 +52,7 @@ __all__ = [
     "require_driver",
     "resolve_stream",
     "torch_stream",
+    "torch_streams",
     "wait_for",
     "why_none",
 ]

@@ -22,7 +22,8 @@ The rules, in one place:
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from cuda.bindings import driver as cuda
@@ -65,12 +66,17 @@ def _default_stream(arrays: Iterable[object]) -> int:
 
 def torch_stream(ordinal: int) -> int:
     """The handle of torch's current stream of device `ordinal`, in a process that has torch."""
+    return torch_streams(ordinal)() or LEGACY_DEFAULT
+
+
+def torch_streams(ordinal: int) -> Callable[[], int]:
+    """What gives the handle of torch's current stream of device `ordinal`, 0 for the legacy
+    default, in a process that has torch.
+    """
     torch: Any = sys.modules["torch"]
-    # The raw getter, which torch's own generated code calls, costs 0.1 us; the public one makes an
-    # object first.
+    # torch's own generated code calls the raw getter; the public one makes an object first.
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    handle: int = raw(ordinal) if raw else torch.cuda.current_stream(ordinal).cuda_stream
-    return handle or LEGACY_DEFAULT
+    return partial(raw, ordinal) if raw else lambda: torch.cuda.current_stream(ordinal).cuda_stream
 
 
 def _handle(stream: object) -> int:

@@ -18,26 +18,29 @@ from cuevo.toolchain.template import RenderedKernel
 _Dim = tuple[int, int, int]
 Shape = tuple[_Dim, _Dim, int]
 """Grid, block, bytes of dynamic shared memory of a threadblock."""
-_Prepared = tuple[Shape | None, int, Callable[[], tuple[Any, ...]], memoryview]
-"""The last launch and its stream, the driver's function with all that it takes for one like it, the
-parameter block.
-"""
+_Launch = Callable[[], tuple[Any, ...]]
+"""The driver's function with all that it takes."""
 
 
-class _ThreadState(threading.local):
-    """State of one thread for launches of one kernel, made once and used again.
+class _Block(threading.local):
+    """The parameter block of one thread for launches of one kernel.
 
     The driver lets other threads run while it launches, so that no two may share a parameter block.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, constants: bytes = b"") -> None:
+        """A block that ends with `constants`."""
         block = ctypes.create_string_buffer(size)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        self.params = memoryview(block).cast("B")
+        params = memoryview(block).cast("B")
+        front = size - len(constants)
+        params[front:] = constants
         self.kernel_params = ctypes.addressof(pointers)
         self.keep_alive = pointers
-        self.prepared: _Prepared = (None, 0, tuple, self.params)
-        """All in one: what belongs to a thread is slow to look up."""
+        self.prepared: tuple[memoryview, int, _Launch] = (params[:front], 0, tuple)
+        """What comes before the constants, a stream, and the launch on it. All in one: what belongs
+        to a thread is slow to look up.
+        """
 
 
 class DriverKernel:
@@ -51,7 +54,7 @@ class DriverKernel:
         self._info = info
         self._context = context
         self._size = kernel.params.size
-        self._state = _ThreadState(self._size)
+        self._block = _Block(self._size)
         doing = f"loading {kernel.describe()} on cuda:{info.ordinal} ({info.name}, {info.arch})"
         with self._context.current():
             module = check(cuda.cuModuleLoadData(cubin.code), doing)
@@ -135,32 +138,54 @@ class DriverKernel:
         Raises DriverError with the driver's error, the kernel, the configuration, and which limit
         it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
         """
-        handle = stream if type(stream) is int and stream > 0 else resolve_stream(stream)
+        shape, handle = (grid, block, shared_bytes), resolve_stream(stream)
+        launch = self._prepare_launch(shape, handle, self._block)
         entered = self._context.enter()
         try:
-            self.queue((grid, block, shared_bytes), params, handle)
+            try:
+                self._block.prepared[0][:] = params
+            except ValueError:  # of another length
+                raise ValueError(
+                    f"params: {self.kernel.name} takes {self._size} bytes "
+                    f"({self.kernel.params.name}); got {len(params)}"
+                ) from None
+            (status,) = launch()
+            if status:
+                raise self._launch_error(status, shape, handle)
         finally:
             if entered:
                 self._context.leave()
 
-    def queue(self, shape: Shape, params: bytes | bytearray, stream: int) -> None:
-        """As `launch`, in the device's context, on the stream of that handle."""
-        configured, configured_stream, launch, block_params = self._state.prepared
-        if configured != shape or configured_stream != stream:
-            launch = self._configure(shape, stream)
-        try:
-            block_params[:] = params
-        except ValueError:  # of another length
-            raise ValueError(
-                f"params: {self.kernel.name} takes {self._size} bytes "
-                f"({self.kernel.params.name}); got {len(params)}"
-            ) from None
-        (status,) = launch()
-        if status:
-            raise self._launch_error(status, shape, stream)
+    def launcher(
+        self,
+        shape: Shape,
+        pick: Callable[[Sequence[int]], Sequence[int]],
+        pack: Callable[..., bytes],
+        constants: bytes,
+    ) -> Callable[..., None]:
+        """A function for launches of this shape: ``queue(table, stream)`` queues the kernel, in the
+        device's context, on the stream of that handle. A third argument has no meaning, so that a
+        plan of one launch is queued by it.
 
-    def _configure(self, shape: Shape, stream: int) -> Callable[[], tuple[Any, ...]]:
-        """Check a launch, and keep the driver's function and arguments for the next one like it."""
+        The parameter block is ``pack(*pick(table))``, then `constants`. Everything else is made
+        once: a launch costs the host little beside what the driver takes.
+        """
+        own = _Block(self._size, constants)
+
+        def queue(table: Sequence[int], stream: int, workspace: object = None) -> None:
+            front, prepared_for, launch = own.prepared
+            if prepared_for != stream:
+                launch = self._prepare_launch(shape, stream, own)
+                own.prepared = (front, stream, launch)
+            front[:] = pack(*pick(table))
+            (status,) = launch()
+            if status:
+                raise self._launch_error(status, shape, stream)
+
+        return queue
+
+    def _prepare_launch(self, shape: Shape, stream: int, params: _Block) -> _Launch:
+        """Check a launch, and give the driver's function with its arguments."""
         grid, block, shared_bytes = shape
         try:
             numbers = [index(number) for number in (*grid, *block, shared_bytes)]
@@ -174,12 +199,8 @@ class DriverKernel:
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
         # A stream object: the bindings would make one of the handle in each launch.
-        state, queue = self._state, cuda.CUstream(stream)
-        launch = partial(
-            cuda.cuLaunchKernel, self.function, *numbers, queue, state.kernel_params, 0
-        )
-        state.prepared = (shape, stream, launch, state.params)
-        return launch
+        queue = cuda.CUstream(stream)
+        return partial(cuda.cuLaunchKernel, self.function, *numbers, queue, params.kernel_params, 0)
 
     def _launch_error(self, status: Any, shape: Shape, stream: int) -> DriverError:
         grid, block, shared_bytes = shape

@@ -151,8 +151,7 @@ class _Builder(PlanBuilder):
 
     def add_launches(self, pack: bool | None) -> None:
         """All launches, in the order in which they run."""
-        wanted = {x.slot for x in self.plan.results if x is not None}
-        dq, dk, dv, dmask_bias, dpair_bias = (self.slots[name] in wanted for name in RESULTS)
+        dq, dk, dv, dmask_bias, dpair_bias = (x is not None for x in self.plan.results)
         asked: list[dict[str, Any]] = [
             dict(side="queries", first=dq, second=False, sums=dpair_bias),
             dict(side="keys", first=dk, second=dv, sums=dmask_bias),

@@ -98,7 +98,8 @@ def attention(
     """
     arrays = (q, k, v, mask_bias, pair_bias, out, lse)
     options = (scale, return_lse, pack)
-    result, sums = OPERATION.call(arrays, options, device, stream, config, workspace)
+    absent = (mask_bias is None, pair_bias is None, out is None, lse is None)
+    result, sums = OPERATION.call(arrays, options, device, stream, config, workspace, absent)
     return (result, sums) if return_lse else result
 
 

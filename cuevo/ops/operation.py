@@ -6,23 +6,23 @@ device, by copies of host arrays there, or on the CPU executor.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cuevo.arrays import (
     ArrayView,
     DeviceArray,
     Guarded,
-    aligned_addresses,
     as_numpy,
     copy_to_host,
     identify,
     view,
     without_gaps,
 )
-from cuevo.cuda import NO_ORDER, resolve_stream
+from cuevo.cuda import LEGACY_DEFAULT, NO_ORDER, resolve_stream, torch_streams
 from cuevo.executors import DriverExecutor
 from cuevo.ops.cpu_time import warn_of_cpu
-from cuevo.ops.plan import Plan
+from cuevo.ops.plan import Plan, Queue
 
 __all__ = ["Operation", "Plans"]
 
@@ -46,6 +46,10 @@ ValueError or TypeError, naming the argument, where the arguments do not fit eac
 """
 
 
+_Repeated = tuple[Plan, Queue, Callable[[], int]]
+"""The plan of calls on torch's tensors, what queues it, and what gives torch's current stream."""
+
+
 class Operation:
     """An operation: the names of its arrays, how it makes a plan, and the plans made before."""
 
@@ -63,7 +67,7 @@ class Operation:
         `label` is put before the names of results in error messages.
         """
         self.plans = Plans()
-        self._repeated: Guarded[Plan] = Guarded()
+        self._repeated: Guarded[_Repeated] = Guarded()
         self._names = (*operands, *results)
         self._labels = (*operands, *(label + name for name in results))
         self._operands = len(operands)
@@ -78,22 +82,34 @@ class Operation:
         stream: object,
         config: Any,
         workspace: Any = None,
-    ) -> list[Any]:
+        absent: tuple[bool, ...] | None = None,
+    ) -> Sequence[Any]:
         """The results: the caller's arrays, `DeviceArray`s, NumPy arrays, or None if not wanted.
 
         arrays : operands and arrays for the results, None where there is none.
         options : whatever else the plan depends on, hashable.
+        absent : whether each array that may be None is, where the caller has that at hand.
         """
+        if absent is None:
+            absent = tuple([x is None for x in arrays])
+        given = arrays[self._operands :]
+        # The first operand's shape, of which there are many.
+        key = (getattr(arrays[0], "shape", None), absent, options, device, config)
+        try:
+            kinds = self._repeated.get(key, ())
+        except TypeError:  # something that has no hash, as a mapping
+            kinds = ()
+        for match, (known, queue, current_stream) in kinds:
+            table = match(arrays)
+            if table is not None:
+                if stream is None:
+                    handle = stream = current_stream() or LEGACY_DEFAULT
+                else:
+                    handle = resolve_stream(stream)
+                results = known.make_results(table, given, stream) if known.new else given
+                queue(table, handle, workspace)
+                return results
         handle = resolve_stream(stream, arrays if workspace is None else (*arrays, workspace))
-        queue = handle if stream is None else stream
-        results = [*arrays[self._operands :]]
-        # The first operand's shape, of which there are many, and what is absent.
-        shape = getattr(arrays[0], "shape", None)
-        key = (shape, tuple(map(type, arrays)), options, device, config)
-        known = self._repeated.find(key, arrays)
-        if known is not None and (addresses := aligned_addresses(arrays)):
-            assert known.in_place is not None
-            return known.run(known.in_place, addresses, results, handle, queue, workspace)
         table, described, found = identify(arrays, self._labels, handle)
         try:
             plan = self.plans.get((*described, options, device, config))
@@ -102,14 +118,16 @@ class Operation:
         if plan is None:
             plan = self._plan(described, found, options, device, config)
         if plan.in_place is not None:
-            self._repeated.keep(key, arrays, lambda: plan)
-            return plan.run(plan.in_place, table, results, handle, queue, workspace)
+            self._repeated.keep(key, arrays, partial(_repeat, plan))
+            results = plan.make_results(table, given, handle if stream is None else stream)
+            plan.queue(table, handle, workspace)
+            return results
         views = self._views(found)
         if isinstance(plan.place, DriverExecutor):
-            return self._run_on_copies(plan, plan.place, views, results, options, config, workspace)
+            return self._run_on_copies(plan, plan.place, views, given, options, config, workspace)
         if device is None:
             warn_of_cpu(plan.cpu_seconds)
-        return plan.run_on_cpu([views.get(name) for name in self._names], results, workspace)
+        return plan.run_on_cpu([views.get(name) for name in self._names], given, workspace)
 
     def _plan(
         self,
@@ -134,7 +152,7 @@ class Operation:
         self, operands: Sequence[Any], options: tuple[object, ...]
     ) -> tuple[Plan | None, list[int]]:
         """The plan that a call with these operands and new results has made before, or None, and
-        the addresses of the operands. No stream is made to wait.
+        the table of the operands. No stream is made to wait.
         """
         table, described, _ = identify(operands, self._labels, NO_ORDER)
         described += (None,) * (len(self._names) - self._operands)
@@ -169,7 +187,7 @@ class Operation:
         plan: Plan,
         place: DriverExecutor,
         views: Mapping[str, ArrayView],
-        results: list[Any],
+        given: Sequence[Any],
         options: tuple[object, ...],
         config: Any,
         workspace: Any,
@@ -191,6 +209,7 @@ class Operation:
             else:
                 targets.append(place.empty(result.array.shape, result.array.dtype, queue))
         self.call((*operands, *targets), options, place, queue, config, workspace)
+        results = [*given]
         for i, (name, source) in enumerate(zip(names, targets, strict=True)):
             if source is not None:
                 host = as_numpy(views[name]) if name in views else None
@@ -198,6 +217,10 @@ class Operation:
                 if host is None:
                     results[i] = fetched
         return results
+
+
+def _repeat(plan: Plan) -> _Repeated:
+    return plan, plan.queue, torch_streams(plan.ordinal)
 
 
 def _hashable(config: Any) -> object:

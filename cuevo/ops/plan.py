@@ -1,13 +1,15 @@
 """Plans: everything that a call has found out and the next call of its kind need not.
 
-A plan names the arrays of a call by slots of one table of addresses: the operands, the results, a
-null pointer, and the parts of the workspace. Each launch picks its own from the table; the rest of
-its parameter block is packed already. A `PlanBuilder` fills a plan for one
-operation, `Plan.run` queues it on a device, `Plan.run_on_cpu` runs it on the CPU executor.
+A plan names the arrays of a call by slots of one table of addresses: a null pointer, the operands
+and the caller's results, as far as they are there, new results, and the parts of the workspace.
+Each launch picks its own from the table; the rest of its parameter block is packed already. A
+`PlanBuilder` fills a plan for one operation, `Plan.queue` queues it on a device, `Plan.run_on_cpu`
+runs it on the CPU executor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -25,6 +27,7 @@ __all__ = [
     "Part",
     "Plan",
     "PlanBuilder",
+    "Queue",
     "Result",
     "check_grid",
 ]
@@ -59,9 +62,6 @@ def check_grid(grid: tuple[int, int, int]) -> None:
 class Launch:
     """A kernel, its launch geometry, and its parameter block but for the addresses in front."""
 
-    __slots__ = ("constants", "kernel", "pack", "pick", "shape")
-
-    pack: Callable[..., bytes]
     kernel: Any
     """A `LoadedKernel`; on a device, a `DriverKernel`."""
 
@@ -82,21 +82,27 @@ class Launch:
         check_grid(grid)
         self.kernel = kernel
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
-        self.pick = itemgetter(*slots)
-        self.pack = addresses.pack
+        self._pick = itemgetter(*slots)
+        self._pack = addresses.pack
         self.constants = constants
 
-    def queue(self, table: Sequence[int], stream: int) -> None:
-        """Queue the kernel for the arrays at the addresses of `table`, in the device's context."""
-        self.kernel.queue(self.shape, self.pack(*self.pick(table)) + self.constants, stream)
+    @cached_property
+    def queue(self) -> Callable[..., None]:
+        """``queue(table, stream)`` queues the kernel for the arrays at the addresses of the table;
+        see `DriverKernel.launcher`.
+        """
+        queue: Callable[..., None] = self.kernel.launcher(
+            self.shape, self._pick, self._pack, self.constants
+        )
+        return queue
 
     def run_on_cpu(self, table: Sequence[ArrayView | None]) -> None:
         """Run the kernel on the CPU executor for the arrays of `table`."""
-        arrays = self.pick(table)
+        arrays = self._pick(table)
         addresses = [0 if x is None else x.pointer for x in arrays]
         self.kernel.launch(
             *self.shape,
-            self.pack(*addresses) + self.constants,
+            self._pack(*addresses) + self.constants,
             buffers=[x for x in arrays if x is not None],
         )
 
@@ -126,7 +132,11 @@ class Part:
     """Whether it is zeroed before the first launch."""
 
 
-@dataclass(slots=True)
+Queue = Callable[[list[int], int, Any], None]
+"""Queues a plan: ``queue(table, stream, workspace)``; see `Plan.queue`."""
+
+
+@dataclass
 class Plan:
     """A call of one kind: what it makes, what it launches, and where."""
 
@@ -135,8 +145,8 @@ class Plan:
     """`place`, where the arrays are in the memory of its device."""
     results: list[Result | None]
     """Each of the operation's results, None where it is not wanted."""
-    new: list[tuple[int, int, ArrayView, int]] = field(default_factory=list)
-    """The arrays that each call makes: place among the results, slot, one like it, bytes."""
+    new: list[tuple[int, ArrayView, int]] = field(default_factory=list)
+    """The arrays that each call makes: place among the results, one like it, bytes."""
     launches: list[Launch] = field(default_factory=list)
     """In order; none where the problem is empty."""
     beside: list[Launch] = field(default_factory=list)
@@ -157,89 +167,108 @@ class Plan:
         """
         return self.in_place is None and isinstance(self.place, DriverExecutor)
 
-    def run(
-        self,
-        place: DriverExecutor,
-        table: list[int],
-        results: list[Any],
-        stream: int,
-        queue: object,
-        workspace: Any,
-    ) -> list[Any]:
-        """The results, queued on `stream`: the caller's arrays, and `DeviceArray`s in the place of
-        None.
+    @property
+    def ordinal(self) -> int:
+        """Of the device in whose memory the arrays are."""
+        assert self.in_place is not None
+        return self.in_place.info.ordinal
 
-        `table` has the addresses of operands and given results, among them those that the caller
-        has made like `new` ones; `queue` is what the caller named the stream by. `workspace` is an
-        array, or the address of memory that will do.
+    def make_results(self, table: list[int], given: Sequence[Any], stream: object) -> list[Any]:
+        """The caller's arrays for results, and in the place of None, where one is wanted, a new
+        `DeviceArray`, to be written on `stream`, whose address comes into the table.
         """
-        for i, slot, like, nbytes in self.new:
-            if results[i] is None:
-                new = results[i] = place.empty(like.shape, like.dtype, queue, like.strides, nbytes)
-                table[slot] = new.pointer
-        self.queue(place, table, stream, workspace)
+        place = self.in_place
+        assert place is not None
+        results = [*given]
+        for i, like, nbytes in self.new:
+            new = results[i] = place.empty(like.shape, like.dtype, stream, like.strides, nbytes)
+            table.append(new.pointer)
         return results
 
-    def queue(self, place: DriverExecutor, table: list[int], stream: int, workspace: Any) -> None:
-        """Queue the work on `stream`; `table` has the addresses of all operands and results, and
-        `workspace` is as in `run`.
+    @cached_property
+    def queue(self) -> Queue:
+        """``queue(table, stream, workspace)`` queues the work on `stream`.
+
+        `table` has the addresses of all operands and results; `workspace` is an array, the address
+        of memory that will do, or None. What does not change from call to call is looked up once.
         """
-        table.append(0)
-        entered = place.context.enter()
-        try:
-            if not self.launches:
-                self._fill(place, table, stream)
-            elif not self.parts:
-                for launch in self.launches:
-                    launch.queue(table, stream)
-            elif workspace is None:
-                doing = "the workspace of a call"
-                with place.scratch(self.workspace_bytes, stream, doing) as start:
-                    self._queue_with(start, place, table, stream)
-            else:
-                start = workspace
-                if type(workspace) is not int:
-                    start = device_workspace(workspace, self.workspace_bytes, place.name, stream)
-                self._queue_with(start, place, table, stream)
-        finally:
-            if entered:
-                place.context.leave()
+        place = self.in_place
+        assert place is not None
+        enter, leave = place.context.enter, place.context.leave
+        work: Queue
+        if self.parts:
+            work = self._queue_in_workspace
+        elif len(self.launches) == 1:
+            work = self.launches[0].queue
+        else:
+            work = self._queue_launches if self.launches else self._fill
 
-    def _queue_with(self, start: int, place: DriverExecutor, table: list[int], stream: int) -> None:
-        """Queue the launches of a plan whose workspace starts at that address."""
+        def queue(table: list[int], stream: int, workspace: Any) -> None:
+            entered = enter()
+            try:
+                work(table, stream, workspace)
+            finally:
+                if entered:
+                    leave()
+
+        return queue
+
+    def _queue_in_workspace(self, table: list[int], stream: int, workspace: Any) -> None:
+        place = self.in_place
+        assert place is not None
+        if workspace is None:
+            doing = "the workspace of a call"
+            with place.scratch(self.workspace_bytes, stream, doing) as start:
+                self._queue_in_workspace(table, stream, start)
+            return
+        if type(workspace) is not int:
+            workspace = device_workspace(workspace, self.workspace_bytes, place.name, stream)
+        table += [workspace + part.offset for part in self.parts]
         for part in self.parts:
-            address = start + part.offset
-            table.append(address)
             if part.is_cleared:
-                place.clear(address, part.array.nbytes, stream)
-        for launch in self.launches:
-            launch.queue(table, stream)
-        if self.beside:
-            with place.side_stream(stream) as side:
-                for launch in self.beside:
-                    launch.queue(table, side)
-                for launch in self.after:
-                    launch.queue(table, stream)
+                place.clear(workspace + part.offset, part.array.nbytes, stream)
+        self._queue_launches(table, stream)
 
-    def _fill(self, place: DriverExecutor, table: list[int], stream: int) -> None:
+    def _queue_launches(self, table: list[int], stream: int, workspace: Any = None) -> None:
+        launches, beside, after = self._queues
+        for queue in launches:
+            queue(table, stream)
+        if beside:
+            assert self.in_place is not None
+            with self.in_place.side_stream(stream) as side:
+                for queue in beside:
+                    queue(table, side)
+                for queue in after:
+                    queue(table, stream)
+
+    @cached_property
+    def _queues(self) -> tuple[list[Callable[..., None]], ...]:
+        each = (self.launches, self.beside, self.after)
+        return tuple([[launch.queue for launch in launches] for launches in each])
+
+    def _fill(self, table: list[int], stream: int, workspace: Any) -> None:
+        """Queue the results of an empty problem."""
+        assert self.in_place is not None
         for result in self.results:
             if result is not None and result.empty_value is not None:
                 target = replace(result.array, pointer=table[result.slot])
-                place.fill(target, result.empty_value, stream)
+                self.in_place.fill(target, result.empty_value, stream)
 
     def run_on_cpu(
-        self, views: Sequence[ArrayView | None], results: list[Any], workspace: Any
+        self, views: Sequence[ArrayView | None], given: Sequence[Any], workspace: Any
     ) -> list[Any]:
-        """Run it on the CPU executor, where new results are NumPy arrays: `views` are the operands,
-        then the given results.
+        """The caller's arrays for results, and NumPy arrays in the place of None, once it has run
+        on the CPU executor: `views` are the operands, then what is given.
         """
         # Marked read-only, so that the executor reports a kernel that writes to its inputs.
         count = len(views) - len(self.results)
         inputs = [None if x is None else replace(x, readonly=True) for x in views[:count]]
-        table: list[ArrayView | None] = [*inputs, *views[count:], None]
-        for i, slot, like, _ in self.new:
+        present = [x for x in (*inputs, *views[count:]) if x is not None]
+        table: list[ArrayView | None] = [None, *present]
+        results = [*given]
+        for i, like, _ in self.new:
             results[i] = exportable(np.zeros(like.shape, like.dtype))
-            table[slot] = view(results[i])
+            table.append(view(results[i]))
         if not self.launches:
             for result in self.results:
                 if result is not None and result.empty_value is not None:
@@ -276,8 +305,8 @@ class PlanBuilder:
         in_place = place if on_device and isinstance(place, DriverExecutor) else None
         self.plan = Plan(place, in_place, [None] * len(results))
         self._results = tuple(results)
-        names = (*operands, *results, "")
-        self.slots = {name: slot for slot, name in enumerate(names)}
+        given = [name for name in (*operands, *results) if name in views]
+        self.slots = {name: slot for slot, name in enumerate(("", *given))}
         """Place of each array in the plan's table; "" is the null pointer."""
 
     def add_result(
@@ -290,12 +319,13 @@ class PlanBuilder:
         is_updated: bool = False,
     ) -> None:
         """A result that is wanted: the caller's array, or a new one of this shape and type."""
-        slot, i = self.slots[name], self._results.index(name)
+        i = self._results.index(name)
         if name not in self.views:
             new = self.views[name] = packed(shape, dtype)
-            self.plan.new.append((i, slot, new, new.nbytes))
+            self.slots[name] = len(self.slots)
+            self.plan.new.append((i, new, new.nbytes))
         array = replace(self.views[name], owner=None)
-        self.plan.results[i] = Result(slot, array, empty_value, is_updated)
+        self.plan.results[i] = Result(self.slots[name], array, empty_value, is_updated)
 
     def add_workspace(
         self,

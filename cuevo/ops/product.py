@@ -78,7 +78,8 @@ def gemm(
     """
     arrays = (a, b, c, bias, scatter, out)
     options = (alpha, beta, trans_a, trans_b, out_dtype)
-    (result,) = OPERATION.call(arrays, options, device, stream, config)
+    absent = (c is None, bias is None, scatter is None, out is None)
+    (result,) = OPERATION.call(arrays, options, device, stream, config, None, absent)
     return result
 
 

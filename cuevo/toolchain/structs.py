@@ -105,7 +105,7 @@ class Struct:
         Pointers are integers; an array takes as many values as it has elements.
         ``struct.pack_into(s.pack_format, block, 0, *values)`` fills a block of ``s.size`` bytes.
         """
-        text, end = "<", 0
+        text, end = "@", 0
         for field in self.fields:
             element, count = field.ctype, 1
             if issubclass(element, ctypes.Array):
@@ -130,9 +130,9 @@ class Struct:
         """Packer of the `address_fields`: a pointer is an integer, a tensor map is bytes. A packed
         struct goes on with what follows its first ``s.addresses.size`` bytes.
         """
-        text, end = "<", 0
+        text, end = "@", 0
         for field in self.fields[: len(self.address_fields)]:
-            code = "Q" if field.ctype is ctypes.c_void_p else f"{field.size}s"
+            code = "P" if field.ctype is ctypes.c_void_p else f"{field.size}s"
             text += _padding(field.offset - end) + code
             end = field.offset + field.size
         return struct.Struct(text)

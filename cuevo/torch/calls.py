@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.cuda import resolve_stream
+from cuevo.cuda import torch_stream
 from cuevo.ops import GRADS
 from cuevo.ops.backward import OPERATION as BACKWARD
 from cuevo.ops.forward import OPERATION as FORWARD
@@ -83,15 +83,13 @@ def _run(
             return
         plan = operation.plan_on_device((*operands, *_NEW[: len(results)]), options, None, None)
         _, table = operation.look_up(operands, options)
-    place = plan.in_place
-    assert place is not None
-    table += [0 if x is None else x.data_ptr() for x in results]
+    table += [x.data_ptr() for x in results if x is not None]
     workspace = None
     if plan.workspace_bytes:
         # From torch's own cache of memory, which would not know of another pool.
         memory = like.new_empty(plan.workspace_bytes, dtype=torch.uint8)
         workspace = memory.data_ptr()
-    plan.queue(place, table, resolve_stream(None, (like,)), workspace)
+    plan.queue(table, torch_stream(plan.ordinal), workspace)
 
 
 def _readable(operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ def DS4Sci_EvoformerAttention(  # noqa: N802
         )
     if len(biases) > 2:
         raise ValueError(f"biases: expected up to two; got {len(biases)}")
-    return attend(_DS4SCI_LABELS, None, (Q, K, V, *biases, *(None, None)[len(biases) :]))
+    return attend(_DS4SCI_LABELS, None, Q, K, V, *biases)
 
 
 def triangle_attention(

@@ -15,7 +15,7 @@ from cuevo.ops.attention_problem import check_shapes
 from cuevo.ops.backward import OPERATION as BACKWARD
 from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.torch import calls
-from cuevo.torch.kinds import Kind
+from cuevo.torch.kinds import Run, repeat
 from cuevo.torch.operators import differentiate, operator
 
 __all__ = ["attend", "evoformer_attention"]
@@ -50,28 +50,41 @@ def evoformer_attention(
     Raises ValueError or TypeError, naming the argument; NotImplementedError where a gradient is
     differentiated again, and for forward-mode derivatives.
     """
-    return attend(_LABELS, scale, (q, k, v, mask_bias, pair_bias))
+    return attend(_LABELS, scale, q, k, v, mask_bias, pair_bias)
 
 
 # -- Calls -----------------------------------------------------------------------------------------
 
 
 def attend(
-    labels: Sequence[str], scale: float | None, operands: tuple[Any, Any, Any, Any, Any]
+    labels: Sequence[str],
+    scale: float | None,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask_bias: Any = None,
+    pair_bias: Any = None,
 ) -> Tensor:
     """`labels` are what the caller knows the operands by."""
     if scale is not None and not isinstance(scale, int | float):
         raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
-    if not torch.compiler.is_compiling():
-        shape, enabled = getattr(operands[0], "shape", None), torch.is_grad_enabled()
-        key = (shape, operands[3] is None, operands[4] is None, scale, enabled)
-        kind = _FORWARD.find(key, operands)
-        if kind is not None and forward_ad._current_level < 0:
-            if kind.with_lse:
-                return _record(*operands, scale, kind)  # type: ignore[no-any-return, unused-ignore]
-            results = kind.run(operands)
-            if results:
-                return results[0]  # type: ignore[no-any-return, unused-ignore]
+    operands = (q, k, v, mask_bias, pair_bias)
+    if not torch.compiler.is_dynamo_compiling():
+        shape, enabled = getattr(q, "shape", None), torch.is_grad_enabled()
+        key = (shape, mask_bias is None, pair_bias is None, scale, enabled)
+        try:
+            kinds = _FORWARD.get(key, ())
+        except TypeError:  # a shape that has no hash
+            kinds = ()
+        for match, known in kinds:
+            table = match(operands)
+            if table is not None and forward_ad._current_level < 0:
+                run, is_recorded = known
+                if not is_recorded:
+                    return run(table)[0]
+                call = (scale, run, table)
+                out: Tensor = _record(q, k, v, mask_bias, pair_bias, call)
+                return out
     if not _is_eager(operands):
         _check_tensors(labels, operands)
         operands = _autocast(*operands)
@@ -82,13 +95,11 @@ def attend(
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
         is_recorded = torch.is_grad_enabled() and _any_requires_grad(*cast)
         if is_recorded:
-            out: Tensor = _apply(*cast, scale, None)
+            out = _apply(*cast, (scale, None, None))
         else:
             out = calls.forward(*cast, scale, with_lse=False)[0]
         if not torch.is_autocast_enabled(out.device.type):
-            dtypes = (out.dtype, torch.float32 if is_recorded else None)
-            options = (scale, is_recorded, None)
-            _FORWARD.keep(key, operands, partial(Kind.of, FORWARD, operands, options, dtypes))
+            _FORWARD.keep(key, operands, partial(_repeat, operands, scale, out.dtype, is_recorded))
         return out
     except (AttributeError, TypeError, ValueError) as error:
         refused = error
@@ -131,13 +142,14 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def forward(
-        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, scale: Any, kind: Any
+        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, call: Any
     ) -> Tensor:
-        results = kind and kind.run((q, k, v, mask_bias, pair_bias))
-        if not results:
-            results = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
         out: Tensor
-        out, lse = results
+        scale, run, table = call
+        if run is None:
+            out, lse = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
+        else:
+            out, lse = run(table)
         ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
         ctx.scale = scale
         return out
@@ -146,26 +158,36 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     def backward(ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
         saved: Any = ctx.saved_tensors
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
-            return (*differentiate(ctx, dout), None)
+            return differentiate(ctx, dout)
         operands = (dout, *saved)
         scale, needed = ctx.scale, ctx.needs_input_grad[: len(GRADS)]
         key = (dout.shape, saved[-2] is None, saved[-1] is None, scale, needed)
-        kind = _BACKWARD.find(key, operands)
-        if kind is not None and forward_ad._current_level < 0:
-            found = kind.run(operands)
-            if found:
-                return (*found, None, None)
+        for match, run in _BACKWARD.get(key, ()):
+            table = match(operands)
+            if table is not None and forward_ad._current_level < 0:
+                found = iter(run(table))
+                grads = [next(found) if wanted else None for wanted in needed]
+                return (*grads, None)
         if not _is_eager(operands):
-            return (*differentiate(ctx, dout), None)
+            return differentiate(ctx, dout)
         results = calls.backward(*operands, scale=scale, needed=needed)
         options = (scale, tuple(compress(GRADS, needed)), None, None)
-        dtypes = [None if x is None else x.dtype for x in results]
-        _BACKWARD.keep(key, operands, partial(Kind.of, BACKWARD, operands, options, dtypes))
-        return (*results, None, None)
+        dtypes = [x.dtype for x in results if x is not None]
+        _BACKWARD.keep(key, operands, partial(repeat, BACKWARD, operands, options, dtypes))
+        return (*results, None)
 
 
-_FORWARD: Guarded[Kind] = Guarded()
-_BACKWARD: Guarded[Kind] = Guarded()
+def _repeat(
+    operands: tuple[Any, ...], scale: float | None, dtype: torch.dtype, is_recorded: bool
+) -> tuple[Run, bool] | None:
+    """Runs forward passes like one that has been made, and whether it is for a backward pass."""
+    dtypes = (dtype, torch.float32) if is_recorded else (dtype,)
+    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes)
+    return None if run is None else (run, is_recorded)
+
+
+_FORWARD: Guarded[tuple[Run, bool]] = Guarded()
+_BACKWARD: Guarded[Run] = Guarded()
 _apply: Any = _Attention.apply
 _record: Any = super(torch.autograd.Function, _Attention).apply
 """What `_apply` calls where no transform is active, and no operand is left of one."""

@@ -5,95 +5,62 @@ kind: nobody looks on, the plan is known, and so are the shapes of the results. 
 memory for these, and the launches.
 """
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
 from itertools import starmap
-from operator import itemgetter, or_
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuevo.cuda import torch_stream
+from cuevo.cuda import LEGACY_DEFAULT, torch_streams
 from cuevo.ops.operation import Operation
-from cuevo.ops.plan import Plan
 
-__all__ = ["Kind"]
+__all__ = ["Run", "repeat"]
 
-_Result = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Shape, strides in elements, type."""
+Run = Callable[[list[int]], list[Tensor]]
+"""Runs a call, given the table of its operands' addresses; its results, without those that are not
+wanted.
+"""
 
 
-class Kind:
-    """Calls of one kind, which run a plan on its device."""
+def repeat(
+    operation: Operation,
+    operands: Sequence[Any],
+    options: tuple[object, ...],
+    dtypes: Sequence[torch.dtype],
+) -> Run | None:
+    """Runs calls like one that has been made; None where that took more than its plan.
 
-    def __init__(
-        self,
-        plan: Plan,
-        operands: Sequence[Tensor | None],
-        dtypes: Sequence[torch.dtype | None],
-    ) -> None:
-        """Calls with operands like these, and results of these types, that run `plan`."""
-        arrays = [*operands, *dtypes]
-        self._plan, self._place = plan, plan.in_place
-        self._present = itemgetter(*[i for i, x in enumerate(operands) if x is not None])
-        self._null = [i for i, x in enumerate(arrays) if x is None]
-        self._unwanted = [i for i, x in enumerate(dtypes) if x is None]
-        self._results: list[_Result] = []
-        for x, dtype in zip(plan.results, dtypes, strict=True):
-            if x is not None and dtype is not None:
-                strides = tuple([step // x.array.dtype.itemsize for step in x.array.strides])
-                self._results.append((x.array.shape, strides, dtype))
-        size = plan.workspace_bytes
-        self._workspace: _Result | None = ((size,), (1,), torch.uint8) if size else None
-        first = self._present(operands)[0]
-        self._device, self._ordinal = first.device, first.get_device()
-        self.with_lse = dtypes[-1] is not None
-        """Of a forward pass: whether it is for a backward pass."""
+    options : those of the call, as the operation has them.
+    dtypes : of the results that are wanted.
+    """
+    plan, _ = operation.look_up(operands, options)
+    if plan is None or plan.in_place is None:
+        return None
+    arrays = [x.array for x in plan.results if x is not None]
+    described = [
+        (x.shape, tuple([step // x.dtype.itemsize for step in x.strides]), dtype)
+        for x, dtype in zip(arrays, dtypes, strict=True)
+    ]
+    queue, ordinal, current_stream = plan.queue, plan.ordinal, torch_streams(plan.ordinal)
+    nbytes = plan.workspace_bytes
+    workspace = ((nbytes,), (1,), torch.uint8)
+    device = operands[0].device
 
-    @classmethod
-    def of(
-        cls,
-        operation: Operation,
-        operands: Sequence[Tensor | None],
-        options: tuple[object, ...],
-        dtypes: Sequence[torch.dtype | None],
-    ) -> Optional["Kind"]:
-        """The kind of a call that has been made; None where it takes more than its plan.
+    def new_there(shape: Any, strides: Any, dtype: Any) -> Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
-        options : those of the call, as the operation has them.
-        dtypes : of the results, None for those that are not wanted.
-        """
-        plan, _ = operation.look_up(operands, options)
-        if plan is None or plan.in_place is None:
-            return None
-        return cls(plan, operands, dtypes)
-
-    def run(self, operands: Sequence[Tensor | None]) -> list[Any] | None:
-        """The results, None for those that are not wanted; nothing runs, and None is all, where
-        operands do not start at multiples of 16 bytes.
-        """
-        # Every loop is one of C: a turn of Python's would cost as much as what it does.
-        table = [*map(_ADDRESS, self._present(operands))]
-        if reduce(or_, table) & 15:
-            return None
-        new = _new_here if _current_device and _current_device() == self._ordinal else self._new
-        results: list[Any] = [*starmap(new, self._results)]
+    def run(table: list[int]) -> list[Tensor]:
+        new = _new_here if _current_device and _current_device() == ordinal else new_there
+        results: list[Tensor] = [*starmap(new, described)]
         table += map(_ADDRESS, results)
-        for slot in self._null:
-            table.insert(slot, 0)
-        for i in self._unwanted:
-            results.insert(i, None)
-        memory = None
-        if self._workspace is not None:
-            workspace = new(*self._workspace)
-            memory = workspace.data_ptr()
-        assert self._place is not None
-        self._plan.queue(self._place, table, torch_stream(self._ordinal), memory)
+        # From torch's own cache of memory, which would not know of another pool.
+        memory = new(*workspace) if nbytes else None
+        address = None if memory is None else memory.data_ptr()
+        queue(table, current_stream() or LEGACY_DEFAULT, address)
         return results
 
-    def _new(self, shape: Any, strides: Any, dtype: Any) -> Tensor:
-        return torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
+    return run
 
 
 _ADDRESS = Tensor.data_ptr

@@ -13,8 +13,8 @@ from cuevo.cuda import LEGACY_DEFAULT
 def test_descriptions_of_arrays_are_equal_where_their_views_are() -> None:
     x = aligned((3, 4), np.float16)
     names = ("x", "y")
-    addresses, described, found = identify((x, None), names, LEGACY_DEFAULT)
-    assert addresses == [x.ctypes.data, 0]
+    table, described, found = identify((x, None), names, LEGACY_DEFAULT)
+    assert table == [0, x.ctypes.data]
     assert described[1] is None and found[1] is None
     assert isinstance(found[0], ArrayView) and view(found[0]) is found[0]
     for like, same in (

@@ -5,9 +5,9 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from cuevo.arrays import view
-from cuevo.cuda.context import check
 from cuevo.cuda.device_info import DeviceInfo
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
@@ -168,16 +167,55 @@ def test_all_dynamic_shared_memory_is_asked_for(loaded: DriverKernel, fake: Laun
     assert fake.dynamic_shared == loaded.max_dynamic_shared == 232448 - 448
 
 
+ADDRESSES = struct.Struct("<3Q")
+
+
+def make_launcher(loaded: DriverKernel, grid: int, block: int, constants: bytes) -> Any:
+    """A launcher whose table begins with the null pointer."""
+    shape = ((grid, 1, 1), (block, 1, 1), 16)
+    return loaded.launcher(shape, itemgetter(1, 2, 0), ADDRESSES.pack, constants)
+
+
 @unit
-def test_threads_do_not_share_a_parameter_block(loaded: DriverKernel, fake: Launches) -> None:
+def test_a_launcher_puts_addresses_before_its_constants(
+    loaded: DriverKernel, fake: Launches
+) -> None:
+    one = make_launcher(loaded, 7, 32, struct.pack("<if", 8, 9.0))
+    other = make_launcher(loaded, 6, 64, struct.pack("<if", 5, 4.0))
+    one([0, 1, 2], 0x77)
+    other([0, 3, 4, 5], 0x77)
+    one([0, 10, 11], 0x78)
+    one([0, 12, 13], 0x77)
+    assert fake.seen == [
+        ((7, 1, 1), (32, 1, 1), 16, 0x77, add_params(1, 2, 0, 8, 9.0)),
+        ((6, 1, 1), (64, 1, 1), 16, 0x77, add_params(3, 4, 0, 5, 4.0)),
+        ((7, 1, 1), (32, 1, 1), 16, 0x78, add_params(10, 11, 0, 8, 9.0)),
+        ((7, 1, 1), (32, 1, 1), 16, 0x77, add_params(12, 13, 0, 8, 9.0)),
+    ]
+    fake.answers = [cuda.CUresult.CUDA_ERROR_INVALID_VALUE]
+    with pytest.raises(DriverError, match=r"with grid \(7, 1, 1\), block .* stream 0x77: CUDA_"):
+        one([0, 1, 2], 0x77)
+    one([0, 1, 2], 0x77)
+    assert fake.seen[-1] == fake.seen[0]
+
+
+@unit
+@pytest.mark.parametrize("is_launcher", [False, True])
+def test_threads_do_not_share_a_parameter_block(
+    is_launcher: bool, loaded: DriverKernel, fake: Launches
+) -> None:
     """Each thread stands in the driver while the other one launches."""
     inside = threading.Barrier(2, timeout=30)
     fake.before = inside.wait
+    queues = [make_launcher(loaded, 3, n + 1, struct.pack("<if", 3, n)) for n in range(50)]
 
     def run(number: int) -> None:
         for turn in range(50):
-            params = add_params(number, turn, 0, number, float(turn))
-            loaded.launch((number, 1, 1), (turn + 1, 1, 1), 0, params, stream=number)
+            if is_launcher:
+                queues[turn]([turn, number, number], number)
+                continue
+            params = add_params(number, number, turn, 3, float(turn))
+            loaded.launch((3, 1, 1), (turn + 1, 1, 1), 0, params, stream=number)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in (3, 4)]
     for thread in threads:
@@ -186,9 +224,9 @@ def test_threads_do_not_share_a_parameter_block(loaded: DriverKernel, fake: Laun
         thread.join(30)
     assert len(fake.seen) == 100
     for grid, block, _, stream, params in fake.seen:
-        number, turn, _, count, scale = struct.unpack("<QQQif", params)
-        assert (grid[0], block[0] - 1, stream, count) == (number, turn, number, number)
-        assert scale == turn
+        number, again, turn, count, scale = struct.unpack("<QQQif", params)
+        assert (grid[0], block[0] - 1, stream, again) == (3, turn, number, number)
+        assert (count, scale) == (3, turn)
 
 
 @unit
@@ -514,78 +552,3 @@ def test_a_fault_in_a_kernel_is_told_at_the_next_call() -> None:
     for line in lines:
         assert "of cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS (" in line
         assert "context is lost; start a new process" in line
-
-
-def microseconds(work: Callable[[], object], after: Callable[[], None]) -> float:
-    """Host time of `work`, the best of several series; `after` empties the queue between them."""
-    series = []
-    for _ in range(7):
-        after()
-        start = time.perf_counter()
-        for _ in range(300):
-            work()
-        series.append((time.perf_counter() - start) / 300 * 1e6)
-    after()
-    return min(series)
-
-
-@gpu
-@pytest.mark.whole_device
-def test_host_time_of_a_repeated_launch(
-    executor: Any, small: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kernel = executor.load(small.rendered("vector_add"))
-    handle = int(executor.stream.handle)
-    x = put(executor, np.ones(128, np.float32), handle)
-    out = executor.empty((128,), FLOAT, handle)
-    params = bytearray(small.add_params(x.pointer, x.pointer, out.pointer, 128, 1.0))
-    grid, block = (1, 1, 1), (128, 1, 1)
-    shape, strides = (1, 128, 256, 8, 32), (2097152, 16384, 64, 2048, 2)
-    half = np.dtype(np.float16)
-    state = kernel._state
-    pool, queue = executor._pool, executor.stream
-
-    def allocate_by_bindings() -> None:
-        _, pointer = cuda.cuMemAllocFromPoolAsync(1 << 20, pool.handle, handle)
-        cuda.cuMemFreeAsync(pointer, handle)
-
-    def in_context() -> None:
-        if executor.context.enter():
-            executor.context.leave()
-
-    def launch() -> None:
-        kernel.launch(grid, block, 0, params, stream=handle)
-
-    def drain() -> None:
-        executor.synchronize(handle)
-
-    ways: dict[str, Callable[[], object]] = {
-        "launch": launch,
-        "of it cuLaunchKernel": lambda: cuda.cuLaunchKernel(
-            kernel.function, *grid, *block, 0, handle, state.kernel_params, 0
-        ),
-        "of it the context": in_context,
-        "empty() and its end": lambda: executor.empty(shape, half, handle),
-        "empty() with strides": lambda: executor.empty(shape, half, handle, strides),
-        "allocate() and its end": lambda: executor.allocate(1 << 20, handle),
-        "cuda.core's pool alone": lambda: pool.allocate(1 << 20, stream=queue),
-        "cuda.bindings' pool alone": allocate_by_bindings,
-        "allocate() on the default stream": lambda: executor.allocate(1 << 20, 1),
-    }
-    times = {}
-    for current in (True, False):
-        if current:
-            check(cuda.cuCtxPushCurrent(executor.context._context), "entering")
-        try:
-            for name, work in ways.items():
-                if not current and ("alone" in name or "of it cu" in name):
-                    continue
-                label = name if current else f"{name}, context not current"
-                times[label] = microseconds(work, drain)
-        finally:
-            if current:
-                check(cuda.cuCtxPopCurrent(), "leaving")
-    with capsys.disabled():
-        print("\nhost time, us:", *(f"{t:6.2f}  {name}" for name, t in times.items()), sep="\n  ")
-    assert times["launch"] < 10
-    assert times["empty() and its end"] < 12

@@ -43,8 +43,11 @@ class Kernel:
     ) -> None:
         self.launches.append((grid, block, shared_bytes, params, buffers, stream))
 
-    def queue(self, shape: tuple[Any, Any, int], params: bytes, stream: int) -> None:
-        self.launch(*shape, params, stream=stream)
+    def launcher(self, shape: Any, pick: Any, pack: Any, constants: bytes) -> Any:
+        def queue(table: Sequence[int], stream: int) -> None:
+            self.launch(*shape, pack(*pick(table)) + constants, stream=stream)
+
+        return queue
 
 
 def test_plans_are_found_again_and_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +97,13 @@ def test_a_plan_knows_arrays_by_the_slots_of_their_names() -> None:
     builder.add_workspace("sums", (5,))
     builder.add_workspace("counts", (65,), np.uint32, is_cleared=True)
     builder.add_workspace("rest", (1,))
-    names = ("q", "mask_bias", "out", "", "sums", "counts", "rest")
+    names = ("", "q", "out", "sums", "counts", "rest")
     assert builder.slots == {name: slot for slot, name in enumerate(names)}
     assert [part.offset for part in builder.plan.parts] == [0, 256, 768]
     assert builder.plan.workspace_bytes == 1024
     (result,) = builder.plan.results
     assert result is not None and result.array.owner is None
-    assert [(i, slot, nbytes) for i, slot, _, nbytes in builder.plan.new] == [(0, 2, 128)]
+    assert [(i, nbytes) for i, _, nbytes in builder.plan.new] == [(0, 128)]
     assert not builder.plan.on_copies and builder.plan.in_place is None
 
 
@@ -116,7 +119,7 @@ def test_address_fields_are_those_of_the_header() -> None:
     ):
         builder = PlanBuilder(("x",), ("y",), {"x": x, "y": x}, SimExecutor("sm_80"))
         builder.add_launch("partial_sums_sm70", kernel, CONFIG, (1, 1, 1), values, arrays=arrays)
-        builder.plan.launches[0].queue([7, 8, 0], 5)
+        builder.plan.launches[0].queue([0, 7, 8], 5)
         params = kernel.launches[-1][3]
         assert len(params) == header.size
         assert header.addresses.unpack(params[: header.addresses.size]) == expected

@@ -164,7 +164,7 @@ def test_addresses_are_the_pointers_and_tensor_maps_in_front() -> None:
     structs = parse_header(ADDRESSES).structs
     params = structs["maps"]
     assert params.address_fields == ("q", "q_map", "out", "flags")
-    assert params.addresses.format == "<Q56x128sQ3s"
+    assert params.addresses.format == "@P56x128sP3s"
     tensor_map = bytes(range(128))
     values = {"q": 1, "q_map": tensor_map, "out": 2, "flags": b"abc", "count": 3, "late": 4}
     front = params.addresses.pack(1, tensor_map, 2, b"abc")
