@@ -45,5 +45,4 @@ def packing_call(inputs: Inputs, passes: int) -> tuple[Callable[[], Any], int] |
     nbytes = pair_bias.nbytes + plan.workspace_bytes
     if plan.in_place is None:
         return (lambda: plan.run_on_cpu([pair_bias], [], None)), nbytes
-    where = plan.in_place
-    return (lambda: plan.run(where, [pair_bias.pointer], [], stream, None, None)), nbytes
+    return (lambda: plan.queue([0, pair_bias.pointer], stream, None)), nbytes

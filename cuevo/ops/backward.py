@@ -120,6 +120,8 @@ def _targets(results: Sequence[Any] | None) -> Sequence[Any]:
 
 def _names(grads: Iterable[str]) -> tuple[str, ...]:
     """`grads` as a tuple; ValueError or TypeError for what are no names of gradients."""
+    if grads is GRADS:
+        return GRADS
     try:
         names = (grads,) if isinstance(grads, str) else tuple(grads)
     except TypeError:
