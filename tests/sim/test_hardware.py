@@ -6,6 +6,7 @@ that is there.
 """
 
 import pytest
+from sim.recordings.passages import passages
 from sim.recordings.probes import probes
 from sim.recordings.recorder import on_device, record_all
 from sim.recordings.replay import replay
@@ -15,7 +16,7 @@ from cuevo.executors.driver import DriverExecutor
 
 pytestmark = pytest.mark.gpu
 
-SIGNATURES = sorted({probe.signature for probe in probes(100)})
+SIGNATURES = sorted({probe.signature for probe in (*probes(100), *passages(100))})
 
 
 @pytest.mark.parametrize("signature", SIGNATURES)

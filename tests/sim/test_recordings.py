@@ -130,7 +130,10 @@ def on_executor(sweep: Sweep) -> Mapping[str, Array]:
 
 @pytest.mark.kernel
 def test_what_the_executor_recorded_it_has_again(tmp_path: Path) -> None:
-    chosen = some("fma.rn.f32", "addc.cc.u32", "sqrt.approx.ftz.f32", "setp.lt.f32", "mul.wide.u16")
+    chosen = some(
+        *("fma.rn.f32", "addc.cc.u32", "sqrt.approx.ftz.f32", "setp.lt.f32", "mul.wide.u16"),
+        *("redux.sync.add.u32 in groups", "sub.cc.u32, addc.cc.u32", "ld.f32 to b64"),
+    )
     records, failures = record_all(chosen, on_executor)
     assert not failures
     path = tmp_path / "device.npz"

@@ -33,9 +33,12 @@ def writer(
     """Puts loaded units into the destination registers."""
     operands = b.vector(b.operand(index), count)
     destinations = [b.destination(operand, scalar, wider=True) for operand in operands]
+    # As patterns, so that none becomes a number on its way to a wider register.
+    bits = TYPES[f"b{scalar.bits}"] if scalar.kind == "f" else scalar
+    destinations = [d.view(bits.dtype) if d.dtype == scalar.dtype else d for d in destinations]
 
     def write(values: AnyArray, mask: Mask) -> None:
-        elements = values.view(scalar.dtype).reshape(*values.shape, count)
+        elements = values.view(bits.dtype).reshape(*values.shape, count)
         where = True if mask is None else mask
         for i, d in enumerate(destinations):
             # A wider register takes the element extended by its sign, or by zeros.

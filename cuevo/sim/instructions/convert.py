@@ -186,15 +186,15 @@ def between_floats(b: Binder, m: Modifiers) -> Step:
 
 def narrow(b: Binder, m: Modifiers) -> Step:
     name, mode = m["to"], m["round"]
-    x = b.source(b.operand(1), TYPES["f32"])
+    x = b.source(b.operand(1), TYPES["f32"], wider=name == "f16")
     d, _ = _float_destination(b, TYPES[name])
     return b.alu(d, lambda out: np.copyto(out, _narrowed(x, m, name, mode)))
 
 
 def narrow_pair(b: Binder, m: Modifiers) -> Step:
     name, mode = m["to"].removesuffix("x2"), m["round"]
-    high, low = (b.source(b.operand(i), TYPES["f32"]) for i in (1, 2))
-    d = b.destination(b.operand(0), TYPES["b32"])
+    high, low = (b.source(b.operand(i), TYPES["f32"], wider=name == "f16") for i in (1, 2))
+    d = b.destination(b.operand(0), TYPES["b32"], wider=True)
 
     def compute(out: AnyArray) -> None:
         upper = _narrowed(high, m, name, mode).astype(np.uint32)

@@ -221,8 +221,13 @@ def _dot(b: Binder, m: Modifiers, terms: int, parts: int, first: int) -> Step:
 
 
 def add_carry(b: Binder, m: Modifiers) -> Step:
-    """add and sub that leave a carry, and those that take one: ``a + ~b + not borrow``."""
-    return _carrying(b, m, m["op"].startswith("sub"), lambda x, y: (x, y), (1, 2))
+    """add and sub that leave a carry, and those that take one: ``a + ~b + carry``.
+
+    The ISA calls what sub leaves a borrow. GPUs have one flag, the carry of that sum, so that any
+    of these may go on from any other.
+    """
+    subtract = m["op"].startswith("sub")
+    return _carrying(b, m, lambda x, y: (x, ~y if subtract else y), (1, 2))
 
 
 def mad_carry(b: Binder, m: Modifiers) -> Step:
@@ -231,13 +236,12 @@ def mad_carry(b: Binder, m: Modifiers) -> Step:
     def terms(x: AnyArray, y: AnyArray, z: AnyArray) -> tuple[AnyArray, AnyArray]:
         return (high_product(x, y) if high else x * y), z
 
-    return _carrying(b, m, False, terms, (1, 2, 3))
+    return _carrying(b, m, terms, (1, 2, 3))
 
 
 def _carrying(
     b: Binder,
     m: Modifiers,
-    subtract: bool,
     terms: Callable[..., tuple[AnyArray, AnyArray]],
     operands: tuple[int, ...],
 ) -> Step:
@@ -247,25 +251,16 @@ def _carrying(
     d = b.destination(b.operand(0), unsigned)
     carry_in = b.carry_in() if m["op"].endswith("c") else None
     carry_out = b.carry_out() if m["out"] else None
+    first = unsigned.dtype.type(m["op"] == "sub")
 
     def step(mask: Mask) -> None:
         x, y = (each.view(unsigned.dtype) for each in terms(*sources))
-        borrow: AnyArray
-        if subtract:
-            result = x - y
-            borrow = x < y
-            if carry_in is not None:
-                borrow = borrow | ((result == 0) & carry_in)
-                result = result - carry_in.astype(unsigned.dtype)
-        else:
-            result = x + y
-            borrow = result < x
-            if carry_in is not None:
-                result = result + carry_in.astype(unsigned.dtype)
-                borrow = borrow | ((result == 0) & carry_in)
+        added = first if carry_in is None else carry_in.astype(unsigned.dtype)
+        partial = x + y
+        result = partial + added
         where = True if mask is None else mask
-        np.copyto(d, result, where=where)
         if carry_out is not None:
-            np.copyto(carry_out, borrow, where=where)
+            np.copyto(carry_out, (partial < x) | (result < partial), where=where)
+        np.copyto(d, result, where=where)
 
     return step

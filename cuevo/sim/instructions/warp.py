@@ -1,61 +1,15 @@
 """Exchange within a warp: shuffles, votes, reductions; fences."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.faults import Fault
+from cuevo.sim.instructions.members import BIT, require_all, together
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
-from cuevo.sim.machine.state import Machine
 from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
-_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)[:, None]
-
-
-def _members(b: Binder, index: int) -> Callable[[Mask], None]:
-    """Checks that the lanes of the member mask are those that run the instruction."""
-    members = b.source(b.operand(index), TYPES["b32"])
-    machine = b.machine
-    if is_constant(members) and members.item() == 0xFFFFFFFF:
-        return lambda mask: _require_all(machine, mask)
-
-    def check(mask: Mask) -> None:
-        named = (np.broadcast_to(members, machine.shape) & _BIT) != 0
-        here = np.ones(machine.shape, np.bool_) if mask is None else mask
-        if (here & ~named).any():
-            raise Fault(
-                "a lane is not in the member mask of the instruction that it runs", here & ~named
-            )
-        # Lane l is expected by the others if any lane here names it.
-        for lane in range(32):
-            wanted = (
-                (np.broadcast_to(members, machine.shape) >> np.uint32(lane) & 1 != 0) & here
-            ).any(axis=0)
-            missing = wanted & ~here[lane]
-            if missing.any():
-                raise Fault(
-                    f"lane {lane} is in the member mask, but not at the instruction",
-                    here & missing[None, :],
-                )
-
-    return check
-
-
-def _require_all(machine: Machine, mask: Mask) -> None:
-    if mask is None:
-        return
-    present = np.count_nonzero(mask, axis=0)
-    alive = np.count_nonzero(machine.alive, axis=0)
-    wrong = (present != 0) & (present != alive)
-    if wrong.any():
-        raise Fault(
-            f"only {int(present[wrong][0])} lanes of the warp are at an instruction whose member "
-            "mask names them all",
-            mask & wrong[None, :],
-        )
 
 
 def shuffle(b: Binder, m: Modifiers) -> Step:
@@ -65,7 +19,6 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
     b32 = TYPES["b32"]
     x = b.whole(b.operand(1), b32)
     by, control = b.source(b.operand(2), b32), b.source(b.operand(3), b32)
-    check = _members(b, 4)
     first, second = b.pair(b.operand(0))
     d, p = b.destination(first, b32), b.destination(second, TYPES["pred"])
     mode, machine = m["mode"], b.machine
@@ -95,7 +48,6 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
         fixed_from, fixed_inside = sources(by, control, _LANE[:, None])
 
     def step(mask: Mask) -> None:
-        check(mask)
         if fixed:
             result = x[fixed_from[:, 0]]
             inside = np.broadcast_to(fixed_inside, machine.shape)
@@ -117,40 +69,38 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
             np.copyto(d, result, where=mask)
             np.copyto(p, inside, where=mask)
 
-    return step
+    return together(b, 4, step)
 
 
 def vote(b: Binder, m: Modifiers) -> Step:
-    p, check = b.predicate(b.operand(1)), _members(b, 2)
+    p = b.predicate(b.operand(1))
     d = b.destination(b.operand(0), TYPES["pred"])
     mode = m["mode"]
 
     def step(mask: Mask) -> None:
-        check(mask)
         here = p()
         some = (here if mask is None else here & mask).any(axis=0)
         every = (here if mask is None else here | ~mask).all(axis=0)
         result = {"any": some, "all": every, "uni": every | ~some}[mode]
         np.copyto(d, result, where=True if mask is None else mask)
 
-    return step
+    return together(b, 2, step)
 
 
 def ballot(b: Binder, m: Modifiers) -> Step:
-    p, check = b.predicate(b.operand(1)), _members(b, 2)
+    p = b.predicate(b.operand(1))
     d = b.destination(b.operand(0), TYPES["b32"])
 
     def step(mask: Mask) -> None:
-        check(mask)
         here = p() if mask is None else p() & mask
         np.copyto(d, _as_bits(here)[None, :], where=True if mask is None else mask)
 
-    return step
+    return together(b, 2, step)
 
 
 def _as_bits(lanes: AnyArray) -> AnyArray:
     """One bit a lane: uint32 (warps,)."""
-    bits: AnyArray = np.bitwise_or.reduce(np.where(lanes, _BIT, np.uint32(0)), axis=0)
+    bits: AnyArray = np.bitwise_or.reduce(np.where(lanes, BIT, np.uint32(0)), axis=0)
     return bits
 
 
@@ -176,7 +126,7 @@ _REDUCTIONS = {
 
 def reduce(b: Binder, m: Modifiers) -> Step:
     scalar = TYPES[m["type"]]
-    x, check = b.whole(b.operand(1), scalar), _members(b, 2)
+    x = b.whole(b.operand(1), scalar)
     d = b.destination(b.operand(0), scalar)
     function, neutral = _REDUCTIONS[m["op"]]
     info = np.iinfo(scalar.dtype)
@@ -185,23 +135,21 @@ def reduce(b: Binder, m: Modifiers) -> Step:
     start = scalar.dtype.type(neutral)
 
     def step(mask: Mask) -> None:
-        check(mask)
         values = x if mask is None else np.where(mask, x, start)
         result = function.reduce(values, axis=0, dtype=scalar.dtype)
         np.copyto(d, result[None, :], where=True if mask is None else mask)
 
-    return step
+    return together(b, 2, step)
 
 
 def barrier(b: Binder, m: Modifiers) -> Step:
     """Wait for the members; orders their accesses to shared memory."""
-    check, races = _members(b, 0), b.machine.shared.races
+    races = b.machine.shared.races
 
     def step(mask: Mask) -> None:
-        check(mask)
         races.warp_barrier(mask)
 
-    return step
+    return together(b, 0, step)
 
 
 def fence(b: Binder, m: Modifiers) -> Step:
@@ -236,60 +184,57 @@ def registers(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
 
     def step(mask: Mask) -> None:
-        _require_all(machine, mask)
+        require_all(machine, mask)
 
     return step
 
 
 def match_any(b: Binder, m: Modifiers) -> Step:
     """The lanes that have the same value."""
-    x, check = b.whole(b.operand(1), TYPES[m["type"]]), _members(b, 2)
+    x = b.whole(b.operand(1), TYPES[m["type"]])
     d = b.destination(b.operand(0), TYPES["b32"])
 
     def step(mask: Mask) -> None:
-        check(mask)
         equal = x[:, None, :] == x[None, :, :]
         if mask is not None:
             equal &= mask[:, None, :]
         # The first axis is of the lanes that are looked at, the second of those that look.
-        result = np.bitwise_or.reduce(np.where(equal, _BIT[:, :, None], np.uint32(0)), axis=0)
+        result = np.bitwise_or.reduce(np.where(equal, BIT[:, :, None], np.uint32(0)), axis=0)
         np.copyto(d, result, where=True if mask is None else mask)
 
-    return step
+    return together(b, 2, step)
 
 
 def match_all(b: Binder, m: Modifiers) -> Step:
     """All lanes and true if they have one value, else 0 and false."""
-    x, check = b.whole(b.operand(1), TYPES[m["type"]]), _members(b, 2)
+    x = b.whole(b.operand(1), TYPES[m["type"]])
     first, second = b.pair(b.operand(0))
     d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
     machine = b.machine
 
     def step(mask: Mask) -> None:
-        check(mask)
         here = np.ones(machine.shape, np.bool_) if mask is None else mask
         some = np.take_along_axis(x, here.argmax(axis=0)[None, :], axis=0)
         same = ((x == some) | ~here).all(axis=0)
         np.copyto(d, np.where(same, _as_bits(here), np.uint32(0))[None, :], where=here)
         np.copyto(p, same[None, :], where=here)
 
-    return step
+    return together(b, 2, step)
 
 
 def elect(b: Binder, m: Modifiers) -> Step:
     """One lane is the leader: here the lowest one, which the ISA leaves open."""
-    check, machine = _members(b, 1), b.machine
+    machine = b.machine
     first, second = b.pair(b.operand(0))
     d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
 
     def step(mask: Mask) -> None:
-        check(mask)
         here = np.ones(machine.shape, np.bool_) if mask is None else mask
         leader = here.argmax(axis=0)[None, :]
         np.copyto(d, leader, where=here, casting="unsafe")
         np.copyto(p, _LANE[:, None] == leader, where=here)
 
-    return step
+    return together(b, 1, step)
 
 
 def nothing(b: Binder, m: Modifiers) -> Step:

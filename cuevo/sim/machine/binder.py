@@ -231,8 +231,7 @@ class Binder:
         if wanted.agrees_with(declared):
             return
         # ptxas extends to 128 bits, too; the ISA does not say with what.
-        wider = wider and wanted.bits < declared.bits <= 64
-        if wider and declared.kind != "p" and wanted.kind != "p":
+        if wider and declared.bits <= 64 and wanted.widens_to(declared):
             return
         raise self.refusal(
             f"{name} is declared .{declared.name}; {self.instruction.opcode} needs "

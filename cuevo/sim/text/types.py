@@ -29,13 +29,21 @@ class ScalarType:
 
         Sizes must be equal; untyped agrees with all, the two integer kinds with each other.
         """
-        if self.bits != register.bits:
-            return False
-        if "b" in (self.kind, register.kind):
-            return True
-        return (self.kind in "us") == (register.kind in "us") and (self.kind == "p") == (
-            register.kind == "p"
+        return self.bits == register.bits and (
+            (self.kind == register.kind) or self._mixes_with(register)
         )
+
+    def widens_to(self, register: "ScalarType") -> bool:
+        """Whether an operand that may be wider than its type may be the wider `register`.
+
+        An integer gets longer by its sign or by zeros, a pattern by zeros; a number of one
+        floating-point type is none of another.
+        """
+        return self.bits < register.bits and self._mixes_with(register)
+
+    def _mixes_with(self, register: "ScalarType") -> bool:
+        kinds = {self.kind, register.kind}
+        return "p" not in kinds and ("b" in kinds or kinds <= {"u", "s"})
 
 
 def _types() -> dict[str, ScalarType]:

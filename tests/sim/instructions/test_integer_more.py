@@ -48,6 +48,32 @@ def test_carries_go_through(run_elementwise: Any) -> None:
     assert (run_elementwise(body, a=("u32", ones), x="u32") == 4).all()
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("second", ["addc", "subc", "madc.lo", "madc.hi"])
+@pytest.mark.parametrize("first", ["add", "sub", "mad.lo", "mad.hi"])
+def test_one_carry_flag_for_sums_and_differences(
+    run_elementwise: Any, numbers: Any, first: str, second: str, bits: int
+) -> None:
+    """What sub leaves is the carry of a + ~b + 1, and subc adds it to a + ~b."""
+    t, top = f"u{bits}", 2**bits - 1
+    a, b, c = (numbers.integers(t, 96) for _ in range(3))
+
+    def terms(name: str, x: int, y: int, z: int) -> tuple[int, int]:
+        product = x * y & top if name.endswith("lo") else x * y >> bits
+        return (product, z) if name.startswith("mad") else (x, y ^ top * name.startswith("sub"))
+
+    third = {name: ", c" if name.startswith("mad") else "" for name in (first, second)}
+    # The destination is one of the sources.
+    body = f"mov.{t} d, a; {first}.cc.{t} d, d, b{third[first]}; "
+    body += f"{second}.cc.{t} e, b, a{third[second]}; addc.{t} f, 0, 0;"
+    operands = {name: (t, x) for name, x in (("a", a), ("b", b), ("c", c))}
+    d, e, f = run_elementwise(body, **operands, d=t, e=t, f=t)
+    for i, (x, y, z) in enumerate(zip(a.tolist(), b.tolist(), c.tolist(), strict=True)):
+        one = sum(terms(first, x, y, z)) + (first == "sub")
+        two = sum(terms(second, y, x, z)) + (one >> bits)
+        assert (int(d[i]), int(e[i]), int(f[i])) == (one & top, two & top, two >> bits)
+
+
 @pytest.mark.parametrize("t", ["u16", "s16", "u32", "s32", "u64", "s64"])
 def test_absolute_differences(run_elementwise: Any, numbers: Any, t: str) -> None:
     a, b, c = (numbers.integers(t, 64) for _ in range(3))

@@ -65,6 +65,46 @@ def test_extension_into_wider_registers(run_elementwise: Any, run_kernel: Any) -
     np.testing.assert_array_equal(out[:, 3], (low & np.uint64(0xFF)) | unsigned << np.uint64(8))
 
 
+def test_a_wider_register_holds_patterns(run_kernel: Any) -> None:
+    """A signalling NaN, and a number of f64 that is none of f32."""
+    source = np.array([0x7FA00001_40490FDB], np.uint64)
+    out = np.zeros(4, np.uint64)
+    body = """
+    .reg .b64 p, q, a, b, c, d; .reg .b32 e; ld.param.u64 p, [p0]; ld.param.u64 q, [p1];
+    ld.global.f32 a, [p+4]; ld.global.v2.f32 {b, c}, [p]; st.global.v2.b64 [q], {a, b};
+    ld.global.b64 d, [p]; st.global.f32 [q+16], d; st.global.v2.f32 [q+24], {d, a}; ret;
+    """
+    run_kernel(body, source, out, block=1)
+    assert [hex(x) for x in out] == ["0x7fa00001", "0x40490fdb", "0x40490fdb", hex(source[0])]
+
+
+@pytest.mark.parametrize(
+    ("statement", "accepted"),
+    [
+        ("ld.global.f32 wide, [p]", True),
+        ("ld.global.f32 double, [p]", False),
+        ("ld.global.b32 double, [p]", True),
+        ("ld.global.u32 double, [p]", False),
+        ("ld.global.f32 signed, [p]", False),
+        ("st.global.f32 [p], wide", True),
+        ("st.global.f32 [p], double", False),
+        ("cvt.f64.f32 double, wide", True),
+        ("cvt.rn.f16.f32 single, single", False),
+    ],
+)
+def test_what_may_be_wider_than_its_type(run_kernel: Any, statement: str, accepted: bool) -> None:
+    body = f"""
+    .reg .b64 p, wide; .reg .f64 double; .reg .s64 signed; .reg .f32 single;
+    ld.param.u64 p, [p0]; mov.b64 wide, 0; mov.f64 double, 0d0000000000000000;
+    mov.f32 single, 0f00000000; {statement}; ret;
+    """
+    if accepted:
+        run_kernel(body, np.zeros(1, np.uint64), block=1)
+    else:
+        with pytest.raises(SimulatorError, match=r"is declared \.[fs]"):
+            run_kernel(body, np.zeros(1, np.uint64), block=1)
+
+
 @pytest.mark.parametrize(
     "opcode",
     [

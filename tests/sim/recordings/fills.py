@@ -91,7 +91,7 @@ def _inputs(signature: str, sources: tuple[Source, ...], each: int) -> tuple[Arr
         return (every[None],)
     groups: dict[str, list[int]] = {}
     for i, source in enumerate(sources):
-        scalar = "count" if source.role == "count" else source.scalar
+        scalar = source.role if source.role in ("count", "members") else source.scalar
         groups.setdefault(scalar, []).append(i)
     kinds = KINDS if len(sources) > 1 else ALONE
     if sources[0].role == "argument":
@@ -133,6 +133,8 @@ def _group(scalar: str, count: int, kinds: Sequence[str], each: int, signature: 
         return rng.integers(0, 2, (count, each * len(kinds)), np.uint64)
     if scalar == "count":
         return _counts(rng, (count, each * len(kinds)))
+    if scalar == "members":
+        return np.stack([_members(rng, each * len(kinds)) for _ in range(count)])
     make = _floats if scalar in FORMATS else _integers
     bits = width(scalar)
     values = [make(rng, kind, FORMATS.get(scalar, Format(bits, 0)), count, each) for kind in kinds]
@@ -143,6 +145,21 @@ def _counts(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Numbers of bits, those beyond 32 and 64 among them, and some of any size."""
     small, wild = rng.integers(0, 70, shape), rng.integers(0, 2**32, shape)
     return np.where(rng.random(shape) < 0.9, small, wild).astype(np.uint64)
+
+
+def _members(rng: np.random.Generator, size: int) -> Array:
+    """Member masks of the lanes of warps that are parted into groups, each lane in its own: tiles
+    of 1, 2, 4 lanes and so on, every other lane, any lanes.
+    """
+    lane = np.arange(32)
+    tiles = [lane // tile for tile in (1, 2, 4, 8, 16, 32)]
+    regular = np.stack([*tiles, *(lane % many for many in (2, 4, 16))])
+    warps = size // 32
+    any_lanes = rng.integers(0, rng.integers(1, 33, (warps, 1)), (warps, 32))
+    chosen = regular[rng.integers(0, len(regular), warps)]
+    group = np.where(rng.random((warps, 1)) < 0.5, chosen, any_lanes)
+    together = group[:, :, None] == group[:, None, :]
+    return np.asarray((together << lane).sum(axis=-1).astype(np.uint64).reshape(-1))
 
 
 # -- Kinds -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 import numpy as np
 from sim.recordings import approximations, products
 from sim.recordings.fills import Array, inputs, width
+from sim.recordings.passages import passages
 from sim.recordings.probes import Probe, Source, probes
 
 from cuevo.arrays import view
@@ -114,7 +115,7 @@ def _warpgroup(probe: Probe) -> tuple[str, str, str, int]:
 def sweeps(number: int = 90) -> tuple[Sweep, ...]:
     """All of them, for architecture `number`."""
     groups: dict[tuple[str, bool, str], list[Probe]] = {}
-    for probe in probes(number):
+    for probe in (*probes(number), *passages(number)):
         special = f"sm_{number}a" if probe.target[1] else f"sm_{number}"
         groups.setdefault((probe.signature, _few(probe), special), []).append(probe)
     found = []

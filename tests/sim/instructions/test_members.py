@@ -1,0 +1,119 @@
+"""cuevo.sim.instructions.members: lanes of a warp that run an instruction in groups."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuevo.errors import SimulatorError
+
+pytestmark = pytest.mark.unit
+
+LANES = np.arange(32)
+HALVES = np.where(LANES < 16, 0xFFFF, 0xFFFF0000)
+PAIRS = 3 << (LANES & ~1)
+MIXED = np.array(
+    [sum(1 << k for k in range(32) if k * 7 % 5 == lane * 7 % 5) for lane in range(32)]
+)
+
+
+def group(mask: int) -> list[int]:
+    return [lane for lane in range(32) if mask >> lane & 1]
+
+
+def test_sums_of_halves(run_elementwise: Any) -> None:
+    d = run_elementwise("redux.sync.add.u32 d, a, m;", a=("u32", LANES), m=("u32", HALVES), d="u32")
+    assert d.tolist() == [120] * 16 + [376] * 16
+
+
+@pytest.mark.parametrize("masks", [HALVES, PAIRS, MIXED, 1 << LANES], ids=str)
+def test_groups_keep_to_themselves(run_elementwise: Any, numbers: Any, masks: Any) -> None:
+    a = numbers.rng.integers(0, 4, 32)
+    body = """
+    .reg .pred p; setp.gt.u32 p, a, 1;
+    redux.sync.min.u32 d, a, m; redux.sync.xor.b32 e, a, m;
+    vote.sync.any.pred f, p, m; vote.sync.all.pred g, p, m; vote.sync.uni.pred h, p, m;
+    vote.sync.ballot.b32 i, p, m; match.any.sync.b32 j, a, m; match.all.sync.b32 k|l, a, m;
+    elect.sync n|o, m;
+    """
+    names = dict.fromkeys("deijkn", "u32") | dict.fromkeys("fghlo", "pred")
+    results = run_elementwise(
+        body, arch="sm_90", a=("u32", a), m=("u32", masks), **dict(sorted(names.items()))
+    )
+    found = dict(zip(sorted(names), results, strict=True))
+    for lane in range(32):
+        mine = group(int(masks[lane]))
+        values, high = a[mine], a[mine] > 1
+        same = bool((values == values[0]).all())
+        expected = {
+            "d": values.min(),
+            "e": np.bitwise_xor.reduce(values),
+            "f": high.any(),
+            "g": high.all(),
+            "h": high.all() or not high.any(),
+            "i": sum(1 << k for k in mine if a[k] > 1),
+            "j": sum(1 << k for k in mine if a[k] == a[lane]),
+            "k": int(masks[lane]) if same else 0,
+            "l": same,
+            "n": mine[0],
+            "o": lane == mine[0],
+        }
+        assert {name: found[name][lane] for name in expected} == expected
+
+
+def test_the_mask_may_be_overwritten(run_elementwise: Any) -> None:
+    body = "mov.b32 d, m; redux.sync.or.b32 d, d, d;"
+    d = run_elementwise(body, m=("u32", PAIRS), d="u32")
+    np.testing.assert_array_equal(d, PAIRS)
+
+
+def test_shuffles_of_halves(run_elementwise: Any, numbers: Any) -> None:
+    a = numbers.integers("u32", 32)
+    body = "shfl.sync.down.b32 d, a, 3, 0x101f, m; shfl.sync.idx.b32 e, a, by, 31, m;"
+    by = np.where(LANES < 16, 9, 25)
+    d, e = run_elementwise(body, a=("u32", a), by=("u32", by), m=("u32", HALVES), d="u32", e="u32")
+    origins = np.where(LANES % 16 + 3 < 16, LANES + 3, LANES)
+    np.testing.assert_array_equal(d, a[origins])
+    np.testing.assert_array_equal(e, a[by])
+
+
+def test_exited_lanes_may_be_named(run_kernel: Any) -> None:
+    out = np.zeros(32, np.uint32)
+    body = """
+    .reg .b64 p; .reg .b32 n, x; .reg .pred few; mov.u32 n, %tid.x; ld.param.u64 p, [p0];
+    mad.wide.u32 p, n, 4, p; setp.lt.u32 few, n, 4; @few ret;
+    redux.sync.add.u32 x, n, 0xff; st.global.b32 [p], x; ret;
+    """
+    run_kernel(body.replace("@few ret;", "@few ret; setp.ge.u32 few, n, 8; @few ret;"), out)
+    assert out.tolist() == [0] * 4 + [22] * 4 + [0] * 24
+
+
+@pytest.mark.parametrize(
+    ("statement", "masks", "message"),
+    [
+        # The source is active, but of the other half.
+        ("shfl.sync.bfly.b32 d, a, 16, 31, m", HALVES, "from a lane that does not take part"),
+        ("shfl.sync.idx.b32 d, a, 3, 31, m", HALVES, r"does not take part(?s:.*)lane 16\]"),
+        (
+            "redux.sync.add.u32 d, a, m",
+            np.where(LANES == 5, 0xFFFFFFF0, 0xFFFFFFFF),
+            "lane 0 has the member mask 0xffffffff, and lane 5, which is in it, 0xfffffff0",
+        ),
+        (
+            "bar.warp.sync m",
+            np.where(LANES < 16, 0x1FFFF, 0xFFFF0000),
+            "lane 0 has the member mask 0x0001ffff, and lane 16, which is in it, 0xffff0000",
+        ),
+        (
+            "vote.sync.ballot.b32 d, p, m",
+            np.full(32, 0xFFFF),
+            r"not in the member mask of the instruction(?s:.*)lane 16\]",
+        ),
+    ],
+)
+def test_members_that_do_not_agree(
+    run_elementwise: Any, statement: str, masks: Any, message: str
+) -> None:
+    body = f".reg .pred p; setp.lt.u32 p, a, 9; mov.b32 d, 0; {statement};"
+    with pytest.raises(SimulatorError, match=message):
+        run_elementwise(body, a=("u32", LANES), m=("u32", masks), d="u32")

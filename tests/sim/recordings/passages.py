@@ -1,0 +1,147 @@
+"""Passages: some statements that are recorded together, as one instruction is. They say what no
+instruction shows that stands alone: which lanes a member mask joins, the carry flag between
+additions and subtractions, what a register wider than the type gets.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from sim.recordings.probes import Probe, Source
+
+
+@dataclass(frozen=True)
+class Passage(Probe):
+    """Statements between registers; `opcode` is its name."""
+
+    body: str = ""
+    """The statements: {d[0]} stands for the first register of the results, {s[0]} for the first of
+    the sources.
+    """
+
+    @property
+    def carries(self) -> tuple[bool, bool]:
+        """Neither: a passage looks at its carry itself."""
+        return False, False
+
+    def text(self, results: list[str], sources: list[list[str]]) -> str:
+        return "{" + self.body.format(d=results, s=[names[0] for names in sources]) + "}"
+
+
+@cache
+def passages(number: int = 90) -> tuple[Passage, ...]:
+    """All that architecture `number` has."""
+    found = (*_members(), *_carries(), *_wider())
+    return tuple(each for each in found if each.target[0] <= number)
+
+
+def _passage(name: str, results: str, sources: str, body: str, first: int = 80) -> Passage:
+    """`results` and `sources` are types, with a role behind a colon, separated by spaces."""
+    given = [Source(scalar, role=role) for scalar, _, role in map(_parted, sources.split())]
+    made = tuple(Source(scalar) for scalar in results.split())
+    return Passage(name, None, made, tuple(given), "passage", (first, ""), body)
+
+
+def _parted(word: str) -> tuple[str, str, str]:
+    return word.partition(":")
+
+
+# -- Member masks ----------------------------------------------------------------------------------
+
+
+def _members() -> Iterator[Passage]:
+    """Warps whose lanes stand in groups: each lane names those of its own."""
+    reductions = [f"{op}.{t}" for op in ("add", "min", "max") for t in ("u32", "s32")]
+    for each in (*reductions, "and.b32", "or.b32", "xor.b32"):
+        opcode, scalar = f"redux.sync.{each}", each.split(".")[1]
+        body = f"{opcode} {{d[0]}}, {{s[0]}}, {{s[1]}};"
+        yield _passage(f"{opcode} in groups", scalar, f"{scalar} b32:members", body)
+    for mode in ("any", "all", "uni"):
+        body = f"vote.sync.{mode}.pred {{d[0]}}, {{s[0]}}, {{s[1]}};"
+        yield _passage(f"vote.sync.{mode}.pred in groups", "pred", "pred b32:members", body)
+    ballot = "vote.sync.ballot.b32 {d[0]}, {s[0]}, {s[1]};"
+    yield _passage("vote.sync.ballot.b32 in groups", "b32", "pred b32:members", ballot)
+    # Values of a few bits: some are equal.
+    for bits in (32, 64):
+        few = f".reg .b{bits} x; and.b{bits} x, {{s[0]}}, 1;"
+        head = f"{few} match.any.sync.b{bits} {{d[0]}}, x, {{s[1]}};"
+        yield _passage(f"match.any.sync.b{bits} in groups", "b32", f"b{bits} b32:members", head, 70)
+        head = f"{few} match.all.sync.b{bits} {{d[0]}}|{{d[1]}}, x, {{s[1]}};"
+        yield _passage(
+            f"match.all.sync.b{bits} in groups", "b32 pred", f"b{bits} b32:members", head, 70
+        )
+    lowest = ".reg .b32 x; neg.s32 x, {s[1]}; and.b32 x, x, {s[1]}; bfind.u32 x, x;"
+    body = f"{lowest} shfl.sync.idx.b32 {{d[0]}}, {{s[0]}}, x, 31, {{s[1]}};"
+    yield _passage("shfl.sync.idx.b32 in groups", "b32", "b32 b32:members", body)
+    # Whoever is the leader, there is one.
+    body = ".reg .pred p; elect.sync _|p, {s[0]}; vote.sync.ballot.b32 {d[0]}, p, {s[0]};"
+    body += "popc.b32 {d[0]}, {d[0]};"
+    yield _passage("elect.sync in groups", "b32", "b32:members", body, 90)
+
+
+# -- The carry flag --------------------------------------------------------------------------------
+
+
+def _carries() -> Iterator[Passage]:
+    """Each that leaves a carry, before each that takes one and leaves another, which is added."""
+    names = ("add", "sub", "mad.lo", "mad.hi")
+    for bits, first, second in itertools.product((32, 64), names, names):
+        head, _, part = second.partition(".")
+        one, two = f"{first}.cc.u{bits}", f"{head}c{'.' * bool(part)}{part}.cc.u{bits}"
+        body = f"{one} {{d[0]}}, {_terms(first, 'abc')}; {two} {{d[1]}}, {_terms(second, 'cab')};"
+        body += f" addc.u{bits} {{d[2]}}, 0, 0;"
+        three = f"u{bits} u{bits} u{bits}"
+        yield _passage(f"{one}, {two}", three, three, body)
+
+
+def _terms(name: str, order: str) -> str:
+    """Two sources, or the three of mad, in that order."""
+    places = ["abc".index(each) for each in order[: 3 if name.startswith("mad") else 2]]
+    return ", ".join(f"{{s[{place}]}}" for place in places)
+
+
+# -- Registers wider than the type -----------------------------------------------------------------
+
+
+def _wider() -> Iterator[Passage]:
+    room = ".local .align 8 .b8 room[8];"
+    for scalar in ("f32", "b32", "u32", "s32", "b16", "u16", "s16", "b8", "u8", "s8"):
+        size = scalar[1:]
+        body = f"{room} st.local.b32 [room], {{s[0]}}; ld.local.{scalar} {{d[0]}}, [room];"
+        yield _passage(f"ld.{scalar} to b64", "b64", "f32", body)
+        body = f"{room} st.local.b32 [room], 0; st.local.{scalar} [room], {{s[0]}};"
+        body += " ld.local.b32 {d[0]}, [room];"
+        yield _passage(f"st.{scalar} from b64", "b32", "b64", body)
+        if int(size) < 32:
+            body = f"{room} st.local.b32 [room], {{s[0]}}; ld.local.{scalar} {{d[0]}}, [room];"
+            yield _passage(f"ld.{scalar} to b32", "b32", "f32", body)
+    to = {
+        "cvt.rn.f16.f32": ("f32", "b32 b64"),
+        "cvt.f32.f16": ("f16", "b64"),
+        "cvt.rn.f32.s32": ("s32", "b64"),
+        "cvt.rn.f32.f64": ("f64", "b64"),
+        "cvt.rni.f32.f32": ("f32", "b64"),
+        "cvt.rzi.s32.f32": ("f32", "b64"),
+        "cvt.rzi.u32.f32": ("f32", "b64"),
+        "cvt.s8.s32": ("s32", "b16 b32 b64"),
+        "cvt.u8.s32": ("s32", "b16 b32 b64"),
+    }
+    for opcode, (source, registers) in to.items():
+        for register in registers.split():
+            yield _passage(
+                f"{opcode} to {register}", register, source, f"{opcode} {{d[0]}}, {{s[0]}};"
+            )
+    origin = {
+        "cvt.f32.f16": ("f32", "b32 b64"),
+        "cvt.f64.f32": ("f64", "b64"),
+        "cvt.rn.f16.f32": ("f16", "b64"),
+        "cvt.rn.f32.s16": ("f32", "b32 b64"),
+        "cvt.s32.s8": ("s32", "b16 b32 b64"),
+        "cvt.u32.u8": ("u32", "b16 b32 b64"),
+    }
+    for opcode, (result, registers) in origin.items():
+        for register in registers.split():
+            yield _passage(
+                f"{opcode} from {register}", result, register, f"{opcode} {{d[0]}}, {{s[0]}};"
+            )
