@@ -8,6 +8,7 @@ from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
+from cuevo.sim.machine.state import Machine
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.spaces import SIZE, WINDOWS
 from cuevo.sim.text.syntax import AddressOperand, RegisterOperand, SymbolOperand
@@ -120,13 +121,23 @@ def cluster_places(
     generic addresses.
     """
     address, machine = shared_address(b, m, index), b.machine
+    return lambda mask: in_cluster(machine, address(mask), size, mask, by_async_unit=by_async_unit)
 
-    def places(mask: Mask) -> AnyArray:
-        found = machine.shared.cluster_indices(address(mask), size, mask)
-        machine.reach(found, size, mask, by_async_unit=by_async_unit)
-        return found
 
-    return places
+def in_cluster(
+    machine: Machine,
+    addresses: AnyArray,
+    size: int,
+    mask: Mask,
+    *,
+    by_async_unit: bool = False,
+) -> AnyArray:
+    """The same of shared addresses of any block of the cluster, as also generic ones are once
+    their window is taken off.
+    """
+    found = machine.shared.cluster_indices(addresses, size, mask)
+    machine.reach(found, size, mask, by_async_unit=by_async_unit)
+    return found
 
 
 def policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:

@@ -9,6 +9,7 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory import spaces
+from cuevo.sim.memory.shared_memory import RANK
 from cuevo.sim.text.types import TYPES
 
 
@@ -40,6 +41,10 @@ def in_space(b: Binder, m: Modifiers) -> Step:
     if window is None:
         return b.alu(p, lambda out: np.less(x, np.uint64(spaces.FIRST), out))
     inside = _inside(x, window)
+    if m["space"] in ("shared", "shared::cta") and b.machine.shared.cluster > 1:
+        begin, rank = np.uint64(window), np.uint64(RANK)
+        own = (b.machine.shared.window >> RANK).astype(np.uint64)
+        return b.alu(p, lambda out: np.copyto(out, inside() & ((x - begin) >> rank == own)))
     return b.alu(p, lambda out: np.copyto(out, inside()))
 
 

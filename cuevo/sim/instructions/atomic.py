@@ -105,7 +105,7 @@ class _Places:
 
     def __init__(self, b: Binder, m: Modifiers, index: int, size: int) -> None:
         self._space = m["space"].split("::")[0]
-        self._of_cluster = m["space"] == "shared::cluster"
+        self._of_cluster = m["space"] in ("shared::cluster", "")
         if self._space == "shared":
             self._address = b.address(b.operand(index), ".shared")
         else:
@@ -140,8 +140,7 @@ class _Places:
     ) -> None:
         shared, size = self._machine.shared, self._size
         if self._of_cluster:
-            indices = shared.cluster_indices(addresses, size, mask)
-            self._machine.reach(indices, size, mask)
+            indices = access.in_cluster(self._machine, addresses, size, mask)
         else:
             indices = shared.indices(addresses, size, mask)
         found = shared.load(indices, size, mask, ordered=True)

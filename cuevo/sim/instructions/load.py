@@ -58,7 +58,7 @@ def generic(b: Binder, m: Modifiers) -> Step:
 
     def from_space(space: str, at: AnyArray, mask: AnyArray) -> AnyArray:
         if space == "shared":
-            indices = machine.shared.indices(at, size, mask)
+            indices = access.in_cluster(machine, at, size, mask)
             return machine.shared.load(indices, size, mask, ordered=ordered)
         if space == "local":
             return machine.local.load(at, size, mask)

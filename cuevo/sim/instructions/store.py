@@ -73,7 +73,7 @@ def generic(b: Binder, m: Modifiers) -> Step:
             if not np.count_nonzero(lanes):
                 continue
             if space == "shared":
-                indices = machine.shared.indices(at, size, lanes)
+                indices = access.in_cluster(machine, at, size, lanes)
                 machine.shared.store(indices, size, values, lanes, ordered=ordered)
             else:
                 machine.local.store(at, size, values, lanes)

@@ -184,6 +184,8 @@ class Machine:
         """The lanes in `mask` reach into the shared memory of any block of their cluster; it must
         not have exited, nor do so before it knows of this. Copies are counted by themselves.
         """
+        if self.shared.cluster == 1:
+            return
         blocks = indices * size // self.shared.stride
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)

@@ -36,6 +36,24 @@ BARRIERS = {
         """,
         "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
     ),
+    "no barrier before the other's memory is read by a generic address": kernel(
+        f"""
+        .reg .b64 g; cvt.u64.u32 g, own; cvta.shared.u64 g, g; mapa.u64 g, g, s;
+        {STORE} <<{SYNC} => >>
+        ld.b32 x, [g]; // here
+        {SYNC}
+        """,
+        "data race: reads shared offset [0-9]+, which warp 0 of the cluster's block 1 wrote",
+    ),
+    "exits while another block still counts in its memory by generic addresses": kernel(
+        f"""
+        .reg .b64 g; cvt.u64.u32 g, own; cvta.shared.u64 g, g; mapa.u64 g, g, s;
+        {STORE} {SYNC} red.add.u32 [g], 1; <<{SYNC} => >>
+        ret; // here
+        """,
+        "the block exits, and nothing says that warp 0 of the cluster's block 1 no longer reaches",
+        None,
+    ),
     "a barrier of the block": kernel(
         f"""
         {STORE} <<{SYNC} => bar.sync 0;>>

@@ -64,6 +64,43 @@ def test_a_block_writes_to_the_other_and_tells_its_mbarrier() -> None:
     assert np.array_equal(out, np.concatenate(expected))
 
 
+GENERIC = """
+cvt.u64.u32 g, own; cvta.shared.u64 g, g; mapa.u64 g, g, s;
+"""
+
+
+def test_generic_addresses_of_the_other_block() -> None:
+    out, _ = run(f"""{GENERIC} mul.lo.u32 x, r, 1000; add.u32 x, x, t; st.b32 [g], x; {SYNC}
+    ld.shared.b32 x, [own]; add.u32 x, x, 5; bar.sync 0; st.shared.b32 [own], x; {SYNC}
+    ld.b32 x, [g]; {SYNC} {OUT}""")
+    expected = [1000 * (block % 2) + np.arange(64) + 5 for block in range(4)]
+    assert np.array_equal(out, np.concatenate(expected))
+
+
+def test_generic_atomics_in_the_other_block() -> None:
+    out, _ = run(f"""{GENERIC} st.shared.b32 [own], t; {SYNC}
+    atom.add.u32 x, [g], 100; add.u32 x, x, 1; red.max.u32 [g], 130; {SYNC}
+    ld.shared.b32 y, [own]; mad.lo.u32 x, y, 1000, x; {OUT}""")
+    lanes = np.arange(64)
+    assert np.array_equal(out, np.tile(1000 * np.maximum(lanes + 100, 130) + lanes + 1, 4))
+
+
+def test_each_lane_to_a_block_of_its_own_choice() -> None:
+    out, _ = run(f"""{GENERIC} and.b32 s, t, 1; cvt.u64.u32 g, own; cvta.shared.u64 g, g;
+    mapa.u64 g, g, s; mad.lo.u32 x, r, 1000, t; st.shared.b32 [own], x; {SYNC}
+    ld.b32 x, [g]; {SYNC} {OUT}""")
+    assert np.array_equal(out, np.tile(1000 * (np.arange(64) % 2) + np.arange(64), 4))
+
+
+def test_whose_shared_memory_a_generic_address_is_of() -> None:
+    out, _ = run(f"""{GENERIC} .reg .b64 h; .reg .pred p, q; cvt.u64.u32 h, own;
+    cvta.shared.u64 h, h; mov.u32 x, 0;
+    isspacep.shared::cluster p, g; isspacep.shared::cta q, h; and.pred p, p, q; @p add.u32 x, x, 1;
+    isspacep.shared::cta p, g; @p add.u32 x, x, 2; isspacep.global p, g; @p add.u32 x, x, 4; {OUT}
+    """)
+    assert (out == 1).all()
+
+
 def test_lanes_are_ordered_in_the_other_block_too() -> None:
     out, _ = run(f"""{SYNC} mov.u32 x, 0; @lead bra END;
     st.shared::cluster.b32 [there], t; bar.warp.sync -1;
