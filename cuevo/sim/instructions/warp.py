@@ -144,10 +144,10 @@ def reduce(b: Binder, m: Modifiers) -> Step:
 
 def barrier(b: Binder, m: Modifiers) -> Step:
     """Wait for the members; orders their accesses to shared memory."""
-    races = b.machine.shared.races
+    machine, races = b.machine, b.machine.shared.races
 
     def step(mask: Mask) -> None:
-        races.warp_barrier(mask)
+        races.warp_barrier(mask, machine.alive)
 
     return together(b, 0, step)
 

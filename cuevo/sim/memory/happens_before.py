@@ -55,6 +55,9 @@ class HappensBefore:
         """The place of each warp in the clocks of its cluster."""
         self._warps = cluster * self._warps_in_block
         self._cluster = cluster
+        first = block_of_warp // cluster * cluster
+        self._reach = first[:, None] + np.arange(cluster)
+        """The blocks of each warp's cluster, (warps, cluster)."""
         self._lanes = LaneRaces(blocks, stride, warp_in_block.size)
         self.warp_of_lane = np.tile(np.arange(warp_in_block.size), (32, 1))
         """The number of each lane's warp, (32, warps)."""
@@ -131,20 +134,15 @@ class HappensBefore:
         join(known, self._block_of_warp[come], self.release(come))
         self.acquire(go, known[self._block_of_warp[go]])
 
-    def warp_barrier(self, mask: Mask) -> None:
-        """Orders the lanes of each warp in `mask`."""
-        if mask is None:
-            self._lanes.barrier(None)
-        else:
-            self._order_lanes(np.flatnonzero(mask.any(axis=0)))
+    def warp_barrier(self, mask: Mask, alive: AnyArray) -> None:
+        """Orders the lanes of each warp in `mask`; those `alive` have not exited."""
+        self._lanes.warp_barrier(mask, alive, self._reach)
 
     def _order_lanes(self, warps: AnyArray) -> None:
         """Order earlier accesses to any block's memory before later ones: those by lanes of
         `warps`, and to be simple by those of their clusters' others.
         """
-        clusters = np.unique(self._block_of_warp[warps] // self._cluster)
-        blocks = clusters[:, None] * self._cluster + np.arange(self._cluster)
-        self._lanes.barrier(blocks.ravel())
+        self._lanes.barrier(np.unique(self._reach[warps]))
 
     # -- Accesses of threads ----------------------------------------------------------------------
 

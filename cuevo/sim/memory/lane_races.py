@@ -5,6 +5,8 @@ of them writes it; shuffles, votes and matrix instructions order nothing in memo
 a row as the lane that has its address.
 
 Two tags say for every word which lane wrote and which one read it: 0 none, lane + 1, or `_SEVERAL`.
+A barrier of all lanes of a warp clears the tags; one of some tells them of the accesses of one
+another, and of what any of them has been told. Of several readers it tells as if all were members.
 Writes of less than a word leave no tag, and several lanes may write a word at once: what is not
 seen is a race less, never one too many. Whoever asks has made sure that no other warp is to blame.
 """
@@ -29,6 +31,10 @@ class LaneRaces:
         self._reader = np.zeros_like(self._writer)
         self._writers = {count: self._writer.view(dtype) for count, dtype in _DTYPES.items()}
         self._readers = {count: self._reader.view(dtype) for count, dtype in _DTYPES.items()}
+        self._told: dict[str, AnyArray] = {}
+        """The lanes, a bit each, that were told of the access behind a word's tag; empty before the
+        first barrier of only some lanes.
+        """
         tag = np.arange(1, 33, dtype=np.uint8)[:, None]
         self._own = {
             count: np.repeat(np.repeat(tag, warps, axis=1), count, axis=1).view(dtype)
@@ -39,12 +45,48 @@ class LaneRaces:
         """Order earlier accesses before later ones; `blocks` has the numbers or flags of
         the blocks, None for all.
         """
+        if blocks is None:
+            self._told.clear()
         for tags in (self._writer, self._reader):
             if blocks is None:
                 tags.fill(0)
             else:
-                whole = tags[: self._shape[0] * self._shape[1]].reshape(self._shape)
-                whole[blocks] = 0
+                self._by_block(tags)[blocks] = 0
+
+    def warp_barrier(self, mask: Mask, alive: AnyArray, reach: AnyArray) -> None:
+        """The lanes in `mask`, of each warp, order their accesses before later ones. Those `alive`
+        have not exited; `reach` has the numbers of the blocks that a warp may touch, (warps,
+        blocks).
+        """
+        if mask is None:
+            self.barrier(None)
+            return
+        here = mask.any(axis=0)
+        whole = here & (mask == alive).all(axis=0)
+        if whole.any():
+            # To be simple, also for other warps of these blocks.
+            self.barrier(np.unique(reach[whole]))
+        if (part := here & ~whole).any():
+            bit = np.uint32(1) << np.arange(32, dtype=np.uint32)[:, None]
+            members = np.bitwise_or.reduce(np.where(mask, bit, np.uint32(0)), axis=0)[part]
+            for same in np.unique(members):
+                self._tell(np.unique(reach[part][members == same]), same)
+
+    def _tell(self, blocks: AnyArray, members: np.uint32) -> None:
+        """The members tell each other what they have done in the blocks."""
+        if not self._told:
+            size = self._writer.size
+            self._told = {did: np.zeros(size, np.uint32) for did in ("wrote", "read")}
+        known = np.zeros(256, np.bool_)
+        known[1:33] = members >> np.arange(32, dtype=np.uint32) & 1
+        known[_SEVERAL] = True
+        for tags, told in zip((self._writer, self._reader), self._told.values(), strict=True):
+            before = self._by_block(told)[blocks]
+            learned = known[self._by_block(tags)[blocks]] | (before & members != 0)
+            self._by_block(told)[blocks] = np.where(learned, before | members, before)
+
+    def _by_block(self, words: AnyArray) -> AnyArray:
+        return words[: self._shape[0] * self._shape[1]].reshape(self._shape)
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
@@ -54,10 +96,13 @@ class LaneRaces:
         readers = self._readers[count]
         several = np.full(count, _SEVERAL, np.uint8).view(_DTYPES[count])[0]
         before = readers.take(words)
+        if self._told:
+            before.view(np.uint8)[self._knows("read", words, count).reshape(32, -1)] = 0
         tags = np.where((before == 0) | (before == own), own, several)
         if mask is not None:
             words, tags = words[mask], tags[mask]
         readers[words] = tags
+        self._anew("read", words, count)
         # Of several lanes that read a word at once only one has left its tag.
         lost = readers.take(words) != tags
         if np.count_nonzero(lost):
@@ -71,10 +116,10 @@ class LaneRaces:
         if size < _WORD:
             return
         self._check("writes", "read", self._readers[count], words, count, own, mask)
-        if mask is None:
-            self._writers[count][words] = own
-        else:
-            self._writers[count][words[mask]] = own[mask]
+        if mask is not None:
+            words, own = words[mask], own[mask]
+        self._writers[count][words] = own
+        self._anew("wrote", words, count)
 
     def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
         """A volatile or atomic access: checked, and not remembered."""
@@ -88,6 +133,17 @@ class LaneRaces:
         """Asynchronous copies to flat `indices` have landed, which `lanes` issued."""
         count = size // _WORD
         self._writers[count][indices] = self._own[count][:, 0].take(lanes)
+        self._anew("wrote", indices, count)
+
+    def _anew(self, did: str, words: AnyArray, count: int) -> None:
+        """Nobody knows of the accesses that have left their tags in units of `count` words."""
+        if self._told:
+            self._told[did].reshape(-1, count)[words] = 0
+
+    def _knows(self, did: str, words: AnyArray, count: int) -> AnyArray:
+        """Whether each lane was told of the access to each word of its unit: (32, warps, count)."""
+        told = self._told[did].reshape(-1, count)[words]
+        return np.asarray(told >> np.arange(32, dtype=np.uint32)[:, None, None] & 1 != 0)
 
     def _check(
         self,
@@ -106,6 +162,8 @@ class LaneRaces:
         # Some words of a unit may have a tag, and others none.
         each = found.view(np.uint8).reshape(*own.shape, count)
         foreign = (each != 0) & (each != own.view(np.uint8).reshape(each.shape))
+        if self._told:
+            foreign &= ~self._knows(did, words, count)
         lanes = foreign.any(axis=-1)
         lanes = lanes if mask is None else lanes & mask
         if not lanes.any():

@@ -61,12 +61,9 @@ class Races:
                 whole = tags[: self._blocks * self._stride].reshape(self._blocks, self._stride)
                 whole[blocks] = 0
 
-    def warp_barrier(self, mask: Mask) -> None:
-        """The same for the lanes of each warp in `mask`, and to be simple for those of its block's
-        others.
-        """
-        blocks = None if mask is None else np.unique(self._block_of_warp[mask.any(axis=0)])
-        self._lanes.barrier(blocks)
+    def warp_barrier(self, mask: Mask, alive: AnyArray) -> None:
+        """The same for the lanes of each warp in `mask`; those `alive` have not exited."""
+        self._lanes.warp_barrier(mask, alive, self._block_of_warp[:, None])
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
@@ -179,7 +176,7 @@ class Unwatched(Races):
     ) -> None:
         pass
 
-    def warp_barrier(self, mask: Mask) -> None:
+    def warp_barrier(self, mask: Mask, alive: AnyArray) -> None:
         pass
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:

@@ -182,6 +182,20 @@ RACES = {
         """,
         "data race: writes shared offset 16, which lane 1 of the same warp wrote",
     ),
+    "lanes: a barrier of the writer alone": Minimal(
+        f"""
+        {FILL} setp.eq.u32 c, lane, 1; <<bar.warp.sync -1; => @c bar.warp.sync 2;>>
+        ld.shared.b32 x, [next]; // here
+        """,
+        "data race: reads shared offset 16, which lane 1 of the same warp wrote",
+    ),
+    "lanes: a barrier of the half that does not read": Minimal(
+        f"""
+        {FILL} <<bar.warp.sync -1; => @!low bar.warp.sync 0xffff0000;>>
+        @low ld.shared.b32 x, [next]; // here
+        """,
+        "data race: reads shared offset 16, which lane 1 of the same warp wrote",
+    ),
     "lanes: write, ldmatrix": Minimal(
         f"""
         {FILL} <<bar.warp.sync -1; => >>

@@ -93,12 +93,12 @@ UNCAUGHT = {
         """,
         "a barrier of some warps clears the tags of the whole block",
     ),
-    "a barrier of one lane between two": Minimal(
+    "a barrier of another warp between two lanes": Minimal(
         """
-        st.shared.b32 [own], t; <<bar.warp.sync -1; => >> setp.eq.u32 c, lane, 0;
-        @c bar.warp.sync 1; ld.shared.b32 x, [next];
+        st.shared.b32 [own], t; <<bar.warp.sync -1; => @first bar.warp.sync -1;>>
+        @!first ld.shared.b32 x, [next];
         """,
-        "a barrier of some lanes clears the lanes' tags of the whole block",
+        "a barrier of a warp clears the lanes' tags of the whole block",
     ),
     "a copy that nobody waits for": Minimal(
         "cp.async.ca.shared.global [own], [from], 16; <<cp.async.wait_all; => >>",

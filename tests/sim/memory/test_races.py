@@ -24,6 +24,11 @@ def run(run_kernel: Any, body: str, arch: str = "sm_80") -> None:
     )
 
 
+HALVES = """
+.reg .b32 m; .reg .pred low; and.b32 m, t, 16; setp.eq.u32 low, m, 0;
+selp.b32 m, 0xffff, 0xffff0000, low;
+"""
+
 RACES = {
     "write, read": "st.shared.b32 [own], t; ld.shared.b32 x, [other];",
     "read, write": """
@@ -74,6 +79,27 @@ RACES = {
     "lanes: copy, wait": """
         cp.async.ca.shared.global [own], [p], 4; cp.async.wait_all; xor.b32 x, t, 1;
         mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "lanes: each half by itself": HALVES
+    + """
+        st.shared.b32 [own], t; bar.warp.sync m; xor.b32 x, t, 16; mad.lo.u32 x, x, 4, base;
+        ld.shared.b32 y, [x];""",
+    "lanes: one half alone": HALVES
+    + """
+        st.shared.b32 [own], t; @low bar.warp.sync 0xffff; xor.b32 x, t, 1;
+        mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "lanes: a half reads, the other writes": HALVES
+    + """
+        st.shared.b32 [own], t; bar.warp.sync -1; ld.shared.b32 y, [own]; bar.warp.sync m;
+        xor.b32 x, t, 16; mad.lo.u32 x, x, 4, base; @low st.shared.b32 [x], y;""",
+    "lanes: a write after the half's barrier": HALVES
+    + """
+        st.shared.b32 [own], t; bar.warp.sync m; st.shared.b32 [own], t; xor.b32 x, t, 1;
+        mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "lanes: told of one word of two": HALVES
+    + """
+        st.shared.b32 [own], t; @low bar.warp.sync 0xffff; and.b32 x, t, 17;
+        setp.eq.u32 first, x, 1; @first st.shared.b32 [own], t;
+        and.b32 x, t, -2; mad.lo.u32 x, x, 4, base; @low ld.shared.v2.b32 {y, z}, [x];""",
     "ldmatrix": """
         and.b32 x, t, 31; mad.lo.u32 x, x, 16, base; @first st.shared.v4.b32 [x], {t, t, t, t};
         ldmatrix.sync.aligned.m8n8.x4.shared.b16 {x, y, z, w}, [x];""",
@@ -108,6 +134,30 @@ ORDERED = {
     "atomics": """
         @first st.shared.b32 [base], t; bar.sync 0; red.shared.add.u32 [base], 1; bar.sync 0;
         ld.shared.b32 x, [base];""",
+    "lanes of a half": HALVES
+    + """
+        st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; bar.warp.sync m;
+        ld.shared.b32 y, [x]; ld.shared.b32 z, [own]; bar.warp.sync m; st.shared.b32 [x], y;
+        ld.shared.b32 y, [x]; bar.warp.sync m; ld.shared.b32 y, [own]; st.shared.b32 [own], y;
+        bar.warp.sync -1; xor.b32 x, t, 16; mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "several readers of a half": HALVES
+    + """
+        and.b32 x, t, 48; mad.lo.u32 x, x, 4, base; and.b32 y, t, 15; setp.eq.u32 first, y, 0;
+        @first st.shared.b32 [x], t; bar.warp.sync m; ld.shared.b32 y, [x]; bar.warp.sync m;
+        ld.shared.b32 y, [x]; bar.warp.sync m; @first st.shared.b32 [x], t;""",
+    "lanes told of both words": HALVES
+    + """
+        st.shared.b32 [own], t; bar.warp.sync m;
+        and.b32 x, t, -2; mad.lo.u32 x, x, 4, base; ld.shared.v2.b32 {y, z}, [x];""",
+    "lanes told by one that was told": HALVES
+    + """
+        and.b32 z, t, 31; setp.eq.u32 first, z, 0; and.b32 x, t, 32; mad.lo.u32 x, x, 4, base;
+        @first st.shared.b32 [x], t; @low bar.warp.sync 0xffff; setp.ge.u32 low, z, 15;
+        @low bar.warp.sync 0xffff8000; ld.shared.b32 y, [x];""",
+    "lanes whose others have exited": HALVES
+    + """
+        st.shared.b32 [own], t; @!low ret; bar.warp.sync 0xffff; xor.b32 x, t, 16;
+        mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
     "named barrier of all": "st.shared.b32 [own], t; bar.sync 3, 64; ld.shared.b32 x, [other];",
 }
 
@@ -121,6 +171,24 @@ def test_races(run_kernel: Any, body: str) -> None:
 @pytest.mark.parametrize("body", ORDERED.values(), ids=ORDERED.keys())
 def test_what_is_ordered(run_kernel: Any, body: str) -> None:
     run(run_kernel, body)
+
+
+MBARRIER = "mbarrier.init.shared.b64 [base+512], 1;"
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [(name, body) for name, body in RACES.items() if "lanes: " in name]
+)
+def test_lanes_race_where_there_are_mbarriers(run_kernel: Any, name: str, body: str) -> None:
+    with pytest.raises(SimulatorError, match=r"of the same warp (wrote|read) without"):
+        run(run_kernel, f"setp.eq.u32 first, t, 0; @first {MBARRIER} {body}", "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [(name, body) for name, body in ORDERED.items() if "lanes" in name]
+)
+def test_lanes_are_ordered_where_there_are_mbarriers(run_kernel: Any, name: str, body: str) -> None:
+    run(run_kernel, f"setp.eq.u32 first, t, 0; @first {MBARRIER} {body}", "sm_90")
 
 
 def test_the_other_warp_is_named(run_kernel: Any) -> None:
