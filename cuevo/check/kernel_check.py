@@ -12,11 +12,14 @@ import numpy as np
 
 from cuevo.check.small_problems import Array, Pairs, run_small_problem
 from cuevo.errors import SimulatorError
-from cuevo.sim import LoadedKernel, Profile, SimExecutor
+from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor
 from cuevo.sim.faults import KernelText
 from cuevo.toolchain.template import render
 
-__all__ = ["Finding", "Report", "check_kernel"]
+__all__ = ["BUDGET", "Finding", "Report", "check_kernel"]
+
+BUDGET = Budget(instructions=20_000_000, seconds=300)
+"""What a launch may take; the small problems take some ten thousand instructions, and seconds."""
 
 LIMITS = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-2}
 """Largest norm of the difference over the norm, by the type of a result."""
@@ -54,12 +57,15 @@ class Report:
         return all(each.severity != "error" for each in self.findings)
 
 
-def check_kernel(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
-    """Run the instance `config` of a kernel's host `module` as `arch` does, and compare.
+def check_kernel(
+    module: Any, config: Any, arch: str, seed: int = 0, budget: Budget = BUDGET
+) -> Report:
+    """Run the instance `config` of a kernel's host `module` as `arch` does, and compare. A launch
+    that takes more than the `budget` is an error in the report.
 
     Raises ValueError where the instance cannot run.
     """
-    place = _Profiler(arch, module.NAME)
+    place = _Profiler(arch, module.NAME, budget)
     rendered = render(module.NAME, module.values(config))
     findings: list[Finding] = []
     pairs: Pairs = {}
@@ -84,8 +90,8 @@ def check_kernel(module: Any, config: Any, arch: str, seed: int = 0) -> Report:
 class _Profiler(SimExecutor):
     """Profiles launches, and keeps the kernel `name`."""
 
-    def __init__(self, arch: str, name: str) -> None:
-        super().__init__(arch, profile=True)
+    def __init__(self, arch: str, name: str, budget: Budget) -> None:
+        super().__init__(arch, profile=True, budget=budget)
         self._name = name
         self.kernel: LoadedKernel | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cuevo.cli.kernels import (
@@ -64,16 +64,30 @@ def add_commands(subparsers: Subparsers) -> None:
         metavar="COUNT",
         help="how many lines and instructions to count (default: %(default)s)",
     )
+    check.add_argument(
+        "--most-instructions",
+        type=int,
+        metavar="COUNT",
+        help="of a launch, after which it counts as endless (default: 20 million)",
+    )
+    check.add_argument(
+        "--most-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="of a launch, after which it counts as endless (default: 300)",
+    )
     add_json_option(check)
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    from cuevo.check import check_kernel
+    from cuevo.check import BUDGET, check_kernel
 
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)
     config = configure_kernel(module, arguments.settings, [arch])
-    report = check_kernel(module, config, arch, arguments.seed)
+    given = {"instructions": arguments.most_instructions, "seconds": arguments.most_seconds}
+    budget = replace(BUDGET, **{name: most for name, most in given.items() if most is not None})
+    report = check_kernel(module, config, arch, arguments.seed, budget)
     if arguments.json:
         print_json(_as_json(report))
     else:

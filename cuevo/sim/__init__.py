@@ -1,7 +1,8 @@
 """The CPU executor: runs rendered PTX with NumPy, and checks it harder than a GPU would.
 
 The threadblocks of a launch run in chunks of some hundred warps, all in step: an instruction is a
-few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest instruction goes first.
+few NumPy calls on arrays of shape (32, warps). Where lanes part, the lowest instruction goes first;
+lanes that go round in circles let others go on. A launch ends, or goes beyond its `Budget`.
 
 What is checked, each fault with file, line, block and thread: instructions and types when a kernel
 is loaded, and that its ``.version`` and ``.target`` have them; global accesses against the buffers
@@ -29,11 +30,13 @@ each of global memory the sectors.
 
 from cuevo.sim.memory.banks import BankUse
 from cuevo.sim.memory.sectors import SectorUse
+from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.executor import LoadedKernel, SimExecutor
 from cuevo.sim.run.profile import InstructionUse, Loop, Profile
 
 __all__ = [
     "BankUse",
+    "Budget",
     "InstructionUse",
     "LoadedKernel",
     "Loop",

@@ -59,6 +59,16 @@ def test_findings_are_printed_and_fail(capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["findings"][1]["message"] == "d differs"
 
 
+def test_a_kernel_that_takes_too_long(capsys):
+    assert main(["check", "gemm_sm80", *SETTINGS, "--most-instructions", "300"]) == 1
+    printed = capsys.readouterr().out
+    assert "the kernel does not end in 300 instructions (of the warps " in printed
+    assert " run at ptx/gemm_sm80.ptx:" in printed
+    assert main(["check", "gemm_sm80", *SETTINGS, "--most-seconds", "1e-9", "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert "does not end in 1e-09 seconds" in found["message"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -67,6 +77,7 @@ def test_findings_are_printed_and_fail(capsys, monkeypatch):
         (["gemm_sm80", "--set", "stages=9"], 1, "cannot run on sm_80"),
         (["gemm_sm80", "--arch", "sm_75"], 1, "this is sm_75"),
         (["gemm_sm90a", "--arch", "90"], 1, "wgmma needs sm_90a; this is sm_90"),
+        (["gemm_sm80", "--most-seconds", "0"], 1, "a budget of 0.0 seconds; it must be positive"),
     ],
 )
 def test_what_cannot_be_checked(words, code, said, capsys):

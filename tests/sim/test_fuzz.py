@@ -18,9 +18,9 @@ from sim.instructions.test_table_assembled import sample
 from cuevo.arrays import view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.errors import SimulatorError
-from cuevo.sim import SimExecutor
+from cuevo.sim import Budget, SimExecutor
 from cuevo.sim.instructions.table import forms
-from cuevo.sim.run import executor, schedule
+from cuevo.sim.run import budget, executor
 
 pytestmark = pytest.mark.kernel
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kernel
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not end is found at once."""
-    monkeypatch.setattr(schedule, "MOST_RUNS", 500)
+    monkeypatch.setattr(budget, "DEFAULT", Budget(instructions=8000))
 
 
 def of_launch(error: ValueError) -> bool:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -14,6 +15,8 @@ from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
 from cuevo.sim.instructions.levels import Level, declared, loadable
 from cuevo.sim.machine.state import Geometry, Machine, shared_layout
 from cuevo.sim.memory.global_memory import Buffer, GlobalMemory, ModuleMemory
+from cuevo.sim.run import budget as budgets
+from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters, Profile
 from cuevo.sim.run.program import Program
 from cuevo.sim.run.schedule import Schedule
@@ -42,7 +45,8 @@ class SimExecutor:
     count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
     Without `checks`, kernels that have no mbarriers and no bulk copies are not checked for races,
     for reads of registers and shared memory that were never written, and for copies in flight: that
-    is for results of kernels which are known to be right. Addresses are always checked.
+    is for results of kernels which are known to be right. Addresses are always checked. A launch
+    that takes more than its `budget` ends in an error.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class SimExecutor:
         *,
         profile: bool = False,
         checks: bool = True,
+        budget: Budget | None = None,
     ) -> None:
         self.limits = architecture(arch)
         self.arch = arch
@@ -59,7 +64,7 @@ class SimExecutor:
         self._profiles = profile
         self._checks = checks
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
-        self._launches = _Launches(self.limits, progress)
+        self._launches = _Launches(self.limits, progress, budget or budgets.DEFAULT)
 
     def load(self, kernel: KernelText) -> "LoadedKernel":
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
@@ -140,9 +145,10 @@ class _Launches:
     a circle both go with their last user, and need not wait for Python's collector.
     """
 
-    def __init__(self, limits: Architecture, progress: Progress | None) -> None:
+    def __init__(self, limits: Architecture, progress: Progress | None, budget: Budget) -> None:
         self.limits = limits
         self.progress = progress
+        self.budget = budget
         self.running = threading.Lock()
         """Held by a launch: machines are shared."""
         self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
@@ -231,10 +237,11 @@ class LoadedKernel:
         with self._launches.running, np.errstate(all="ignore"):
             if self._counters is not None:
                 self._counters.reset()
+            begun = monotonic()
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
                 schedule.machine.begin(first, packed, memory)
-                schedule.run()
+                schedule.run(self._launches.budget, begun)
                 if self._launches.progress is not None:
                     self._launches.progress(min(first + each, total), total)
 

@@ -91,6 +91,13 @@ class Program:
             end += 1
         return end
 
+    def is_joint(self, index: int) -> bool:
+        """Whether the instruction takes a warp as a whole, or waits for members of it."""
+        if index >= len(self.operations):
+            return False
+        opcode = self.operations[index].opcode
+        return ".sync" in opcode or opcode.startswith("bar")
+
     def bind(
         self, index: int, machine: Machine, held: Callable[[AnyArray], None] | None = None
     ) -> Step:

@@ -1,6 +1,7 @@
 """Runs a chunk of threadblocks to its end."""
 
 from collections import Counter
+from time import monotonic
 
 import numpy as np
 
@@ -8,11 +9,9 @@ from cuevo.errors import SimulatorError
 from cuevo.sim.aliases import Mask, Step
 from cuevo.sim.faults import Fault, KernelText, error_at, place
 from cuevo.sim.machine.state import Machine
+from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters
 from cuevo.sim.run.program import Program
-
-MOST_RUNS = 20_000_000
-"""Straight runs of code that a chunk may take. Kernels take some thousands; this is minutes."""
 
 
 class Schedule:
@@ -30,10 +29,16 @@ class Schedule:
         self._kernel = kernel
         self._counters = counters
         self._runs: dict[int, tuple[tuple[Step, ...], int, bool]] = {}
+        self._splits: set[int] = set()
+        """Where lanes were left within a straight run, for their warp's others to catch up."""
+        machine.flow.turns.joint = program.is_joint
 
-    def run(self) -> None:
-        """Run until every lane has exited. Raises SimulatorError for the first fault."""
+    def run(self, budget: Budget, begun: float) -> None:
+        """Run until every lane has exited, within the budget of a launch that has `begun` at that
+        time of `monotonic`. Raises SimulatorError for the first fault.
+        """
         flow, runs = self.machine.flow, self._runs
+        most, end_of_time = budget.instructions, begun + budget.seconds
         end_of_text = len(self._program.operations)
         taken = 0
         while True:
@@ -44,19 +49,23 @@ class Schedule:
             if picked is None:
                 break
             start, mask = picked
-            taken += 1
-            if taken > MOST_RUNS:
-                raise self._error(Fault("the kernel does not end", mask), start)
+            if taken > most:
+                raise self._endless(f"{most:,} instructions", start, mask)
+            if monotonic() > end_of_time:
+                raise self._endless(f"{budget.seconds:g} seconds", start, mask)
             if start >= end_of_text:
                 try:
                     flow.exit(mask)
                 except Fault as fault:
                     raise self._error(fault, end_of_text - 1) from None
                 continue
+            if flow.turns.apart:
+                self._split(start)
             found = runs.get(start)
             if found is None:
                 found = runs[start] = self._bind(start)
             steps, end, is_control = found
+            taken += len(steps)
             if is_control:
                 flow.arrive(end, mask)
             done = 0
@@ -78,16 +87,19 @@ class Schedule:
 
     def _pick(self) -> tuple[int, Mask] | None:
         """The next counter and its lanes; None if there are none, and nothing will change that."""
+        flow = self.machine.flow
         while True:
-            picked = self.machine.flow.pick()
-            if picked is not None or not self.machine.flow.alive.any():
+            if flow.turns.in_vain:
+                self.machine.go_on()
+            picked = flow.pick()
+            if picked is not None or not flow.alive.any():
                 return picked
             if not self.machine.go_on():
                 return None
 
     def _bind(self, start: int) -> tuple[tuple[Step, ...], int, bool]:
         program = self._program
-        end = program.end_of_run(start)
+        end = min([program.end_of_run(start), *(each for each in self._splits if each > start)])
         counters = self._counters
         steps = tuple(
             program.bind(index, self.machine, counters.holding(index) if counters else None)
@@ -97,6 +109,16 @@ class Schedule:
             steps = counters.counting(start, steps, self.machine)
         return steps, end, program.operations[start].form.control
 
+    def _split(self, start: int) -> None:
+        """Lanes that are apart run from `start` on, and stop before what takes the whole warp."""
+        end = self._program.end_of_run(start)
+        at = next((index for index in range(start, end) if self._program.is_joint(index)), end)
+        if at < end and at not in self._splits:
+            self._splits.add(at)
+            for begin, (_, stop, _) in list(self._runs.items()):
+                if begin < at < stop:
+                    del self._runs[begin]
+
     def _error(self, fault: Fault, index: int) -> SimulatorError:
         instruction = self._program.operations[index].instruction
         message = fault.message
@@ -105,7 +127,27 @@ class Schedule:
             return error
         return SimulatorError(f"{error}\n  {self.machine.thread_name(fault.lanes)}")
 
+    def _endless(self, budget: str, index: int, mask: Mask) -> SimulatorError:
+        last = len(self._program.operations) - 1
+        found = [
+            (self._program.operations[min(counter, last)].instruction.line, f"{count} run at {{}}")
+            for counter, count in self.machine.flow.running()
+        ]
+        waits = self._places([*found, *self._waits()])
+        message = f"the kernel does not end in {budget} (of the warps {waits})"
+        return self._error(Fault(message, mask), min(index, last))
+
     def _deadlock(self) -> SimulatorError:
+        found = self._waits()
+        error = error_at(
+            self._kernel,
+            found[0][0],
+            f"deadlock: warps wait at barriers that are never complete ({self._places(found)})",
+        )
+        return SimulatorError(f"{error}\n  first: {self.machine.thread_name(self.machine.alive)}")
+
+    def _waits(self) -> list[tuple[int, str]]:
+        """Lines at which warps wait, and what for; {} stands for the place."""
         flow = self.machine.flow
         stuck = np.flatnonzero(flow.waiting & flow.alive.any(axis=0))
         waits = sorted(Counter(flow.wait_of(int(warp)) for warp in stuck).items())
@@ -117,10 +159,7 @@ class Schedule:
             found += [(line, f"at {{}}: {what}") for line, what in self.machine.mbarriers.waits()]
             stuck_lines = self.machine.cluster_barrier.stuck()
             found += [(line, "at {}: the barrier of a cluster") for line in stuck_lines]
-        where = ", ".join(text.format(place(self._kernel, line)) for line, text in found)
-        error = error_at(
-            self._kernel,
-            found[0][0],
-            f"deadlock: warps wait at barriers that are never complete ({where})",
-        )
-        return SimulatorError(f"{error}\n  first: {self.machine.thread_name(flow.alive)}")
+        return found
+
+    def _places(self, found: list[tuple[int, str]]) -> str:
+        return ", ".join(text.format(place(self._kernel, line)) for line, text in found)

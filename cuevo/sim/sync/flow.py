@@ -2,8 +2,9 @@
 
 A program counter is the index of an instruction. The scheduler runs the lowest counter at which a
 runnable lane stands, for all lanes that stand there; so lanes that a branch has parted meet again
-where their ways join. Lanes that have looked at an mbarrier in vain sleep until it has something
-for them; else they would look again for ever, their counter being the lowest.
+where their ways join. Where that would be for ever, others get a turn (`turns`). Lanes that have
+looked at an mbarrier in vain sleep until it has something for them; else they would look again for
+ever, their counter being the lowest.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
+from cuevo.sim.sync.turns import Turns
 
 BARRIERS = 16
 
@@ -64,6 +66,7 @@ class Flow:
         self._total = np.zeros((self._blocks, BARRIERS), np.int64)
         self._votes: list[tuple[Vote, AnyArray]] = []
         self._parted: AnyArray = np.zeros(exists.shape, np.int64)
+        self.turns = Turns((exists.shape[0], exists.shape[1]))
         self.reset()
 
     def reset(self) -> None:
@@ -78,6 +81,7 @@ class Flow:
         self._all_alive = bool(self.alive.all())
         self._here: Mask = None
         self._next: int | None = 0
+        self.turns.reset()
 
     # -- For the scheduler ------------------------------------------------------------------------
 
@@ -89,19 +93,25 @@ class Flow:
             if self._all_alive:
                 return self._common, None
             return (self._common, self.alive) if self.alive.any() else None
-        runnable = self.alive & ~self.waiting
-        if self._some_asleep:
-            runnable &= ~self.asleep
+        runnable = self._runnable()
         if not runnable.any():
+            self.turns.rest()
             return None
-        counters = self._counters()
-        lowest = int(counters.min(where=runnable, initial=np.iinfo(np.int64).max))
-        mask = runnable & (counters == lowest)
+        counter, mask = self.turns.choose(self._counters(), runnable)
         here = int(np.count_nonzero(mask))
         if here == np.count_nonzero(self.alive):
-            self._common = lowest
-            return lowest, (None if here == mask.size else mask)
-        return lowest, mask
+            self._common = counter
+            self.turns.together()
+            return counter, (None if here == mask.size else mask)
+        return counter, mask
+
+    def running(self) -> list[tuple[int, int]]:
+        """The counters at which lanes stand that can run, each with the number of their warps."""
+        runnable, counters = self._runnable(), self._counters()
+        return [
+            (int(counter), int(np.count_nonzero((runnable & (counters == counter)).any(axis=0))))
+            for counter in np.unique(counters[runnable])
+        ]
 
     def arrive(self, counter: int, mask: Mask) -> None:
         """The lanes in `mask` are about to run the instruction before `counter`, and go on there
@@ -240,6 +250,12 @@ class Flow:
         self._release()
 
     # -- Inner ------------------------------------------------------------------------------------
+
+    def _runnable(self) -> AnyArray:
+        runnable: AnyArray = self.alive & ~self.waiting
+        if self._some_asleep:
+            runnable &= ~self.asleep
+        return runnable
 
     def _is_here(self, mask: AnyArray) -> bool:
         if self._here is None:

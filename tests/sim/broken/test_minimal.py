@@ -27,8 +27,8 @@ from sim.broken.minimal_mbarrier import WAIT
 
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.errors import SimulatorError
-from cuevo.sim import SimExecutor
-from cuevo.sim.run import schedule
+from cuevo.sim import Budget, SimExecutor
+from cuevo.sim.run import budget
 
 pytestmark = pytest.mark.unit
 
@@ -194,7 +194,7 @@ def _parameters(p: Any, q: Any) -> bytes:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(schedule, "MOST_RUNS", 100)
+    monkeypatch.setattr(budget, "DEFAULT", Budget(instructions=1000))
 
     def launch(minimal: Minimal, *, broken: bool) -> None:
         memory = np.zeros(3 * 4096, np.uint8)

@@ -21,7 +21,8 @@ from sim.broken.mutations import MUTATIONS, Mutation
 from sim.broken.originals import CASES, original
 
 from cuevo.errors import SimulatorError
-from cuevo.sim.run import schedule
+from cuevo.sim import Budget
+from cuevo.sim.run import budget
 
 pytestmark = pytest.mark.kernel
 
@@ -35,7 +36,7 @@ def those(*catches: str) -> pytest.MarkDecorator:
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel without end is to be noticed soon."""
-    monkeypatch.setattr(schedule, "MOST_RUNS", 20_000)
+    monkeypatch.setattr(budget, "DEFAULT", Budget(instructions=1_000_000))
 
 
 def run(mutation: Mutation) -> None:

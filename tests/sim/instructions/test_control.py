@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cuevo.errors import SimulatorError
+from cuevo.sim import Budget
 
 pytestmark = pytest.mark.unit
 
@@ -180,8 +181,9 @@ def test_errors(run_kernel: Any, body: str, message: str) -> None:
 
 
 def test_a_loop_without_end(run_kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuevo.sim.run.schedule.MOST_RUNS", 1000)
-    with pytest.raises(SimulatorError, match=r"the kernel does not end\n +AGAIN: bra AGAIN;"):
+    monkeypatch.setattr("cuevo.sim.run.budget.DEFAULT", Budget(instructions=1000))
+    message = r"the kernel does not end in 1,000 instructions(?s:.*)\n +AGAIN: bra AGAIN;"
+    with pytest.raises(SimulatorError, match=message):
         run(run_kernel, "setp.eq.u32 c, t, 3; @!c ret;\nAGAIN: bra AGAIN;")
 
 
