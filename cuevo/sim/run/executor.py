@@ -21,6 +21,7 @@ from cuevo.sim.run.profile import Counters, Profile
 from cuevo.sim.run.program import Program
 from cuevo.sim.run.schedule import Schedule
 from cuevo.sim.text.contraction import Contraction
+from cuevo.sim.text.locations import Locations
 from cuevo.sim.text.parse import parse
 from cuevo.sim.text.syntax import Module
 
@@ -79,10 +80,10 @@ class SimExecutor:
 
     def _prepare(self, kernel: KernelText) -> "LoadedKernel":
         try:
-            module = parse(kernel.text)
+            module = parse(kernel.text, kernel.name)
             function = module.functions.get(kernel.name)
             if function is None:
-                names = ", ".join(module.functions) or "none"
+                names = ", ".join(module.entries) or "none"
                 raise PtxError(
                     1, f"there is no entry {kernel.name!r} in the text; there are: {names}"
                 )
@@ -105,8 +106,10 @@ class SimExecutor:
     def load_text(
         self, name: str, text: str, origin: Callable[[int], Origin | None] | None = None
     ) -> "LoadedKernel":
-        """Load PTX text with the entry `name`; `origin` maps its lines to files."""
-        return self.load(_PlainText(name, text, origin or (lambda line: None)))
+        """Load PTX text with the entry `name`; `origin` maps its lines to files, as else the
+        text's own ``.loc`` do.
+        """
+        return self.load(_PlainText(name, text, origin or Locations(text)))
 
 
 @contextmanager

@@ -5,16 +5,21 @@ from typing import NamedTuple
 
 from cuevo.sim.faults import PtxError
 
+LOCATION = r"""\.loc(?>(?:[ \t]+[0-9]+)+)(?![\w.])
+    (?:[ \t]*,[ \t]*function_name[ \t]+[\w$]+(?:[ \t]*\+[ \t]*[0-9]+)?
+       [ \t]*,[ \t]*inlined_at(?>(?:[ \t]+[0-9]+)+)(?![\w.]))?"""
+"""A whole ``.loc``, that of an inlined function too; a verbose pattern."""
+
 _TOKEN = re.compile(
-    r"""[ \t\r\f\v]* (?:
+    rf"""[ \t\r\f\v]* (?:
         (?P<newline> \n )
       | (?P<blank>   //[^\n]* )
       | (?P<comment> /\*.*?\*/ )
       | (?P<word>    [A-Za-z$%][\w$]*(?:(?:\.|::)\w+)* | _[\w$]+(?:(?:\.|::)\w+)* | _ )
-      | (?P<mark>    << | >> | [][(){}<>,;:|!@=+*/%&~^-] )
-      | (?P<location>  \.loc(?>(?:[ \t]+[0-9]+)+)(?![\w.]) )
+      | (?P<mark>    << | >> | [][(){{}}<>,;:|!@=+*/%&~^-] )
+      | (?P<location>  {LOCATION} )
       | (?P<directive> \.[A-Za-z_]\w* )
-      | (?P<float>   0[fF][0-9A-Fa-f]{8}\b | 0[dD][0-9A-Fa-f]{16}\b
+      | (?P<float>   0[fF][0-9A-Fa-f]{{8}}\b | 0[dD][0-9A-Fa-f]{{16}}\b
                    | [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
       | (?P<integer> 0[xX][0-9A-Fa-f]+U? | 0[bB][01]+U? | [0-9]+U? )
       | (?P<string>  "[^"\n]*" )

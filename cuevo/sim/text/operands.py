@@ -28,6 +28,8 @@ class OperandReader(Cursor):
         super().__init__(stream)
         self.visible: dict[str, RegisterOperand | Variable] = {}
         """Meaning of each name in the innermost scope."""
+        self.refused: dict[str, PtxError] = {}
+        """What is wrong with variables that cannot be had."""
         # Of each open scope the names that it declares, and what they meant outside of it; the
         # innermost last, the first one is the module's.
         self._scopes: list[dict[str, RegisterOperand | Variable | None]] = [{}]
@@ -53,6 +55,8 @@ class OperandReader(Cursor):
 
     def _lookup(self, token: Token) -> RegisterOperand | Variable:
         found = self.visible.get(token.text)
+        if found is None and token.text in self.refused:
+            raise self.refused[token.text]
         if found is None:
             raise PtxError(token.line, f"unknown symbol {token.text!r}")
         return found

@@ -34,22 +34,26 @@ _MOST_REGISTERS = 2**20
 """Of a function: each costs the host some hundred bytes before the first instruction."""
 
 
-def parse(text: str) -> Module:
-    """Parse a PTX module. Raises `PtxError`, with the line, for what is no PTX or is not
-    supported.
+def parse(text: str, entry: str | None = None) -> Module:
+    """Parse a PTX module; of its functions only the `entry` of that name, if one is given, and what
+    it calls. Raises `PtxError`, with the line, for what is no PTX or is not supported.
     """
     if "/*" not in text:
         try:
-            return parse_tokens(list(condensed(text)))
+            return parse_tokens(list(condensed(text)), entry)
         except PtxError:
             pass
     # What is wrong, and at which line, is said of single tokens.
-    return parse_tokens(tokens(text))
+    return parse_tokens(tokens(text), entry)
 
 
-def parse_tokens(stream: list[Token]) -> Module:
+def parse_tokens(stream: list[Token], entry: str | None = None) -> Module:
     """Parse a module of tokens, all of them or `condensed` ones."""
-    return _Parser(stream).module()
+    return _Parser(stream).module(entry)
+
+
+class AddressError(PtxError):
+    """A variable that is initialised with an address."""
 
 
 class _Parser(OperandReader):
@@ -60,6 +64,7 @@ class _Parser(OperandReader):
         self._module: dict[str, list[Variable]] = {".shared": [], ".const": [], ".global": []}
         # Where the head of a .func is in the text; bodies are read into the entries that call them.
         self._subroutines: dict[str, int] = {}
+        self._declared: set[str] = set()
         self._targets: dict[tuple[tuple[int, ...], str], tuple[str, ...]] = {}
         self._subroutine = ""
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
@@ -67,8 +72,9 @@ class _Parser(OperandReader):
 
     # -- Module -----------------------------------------------------------------------------------
 
-    def module(self) -> Module:
+    def module(self, entry: str | None) -> Module:
         module = Module("", "", 0, {})
+        entries: list[tuple[str, int, int]] = []
         while self.token.kind != "end":
             token = self.kind("directive")
             match token.text:
@@ -85,18 +91,27 @@ class _Parser(OperandReader):
                 case ".visible" | ".weak" | ".extern":
                     continue
                 case ".entry":
-                    function = self._function(token.line)
-                    module.functions[function.name] = function
+                    # Read last: what it calls may be defined after it.
+                    entries.append((self.token.text, token.line, self.position))
+                    self._skip_entry()
                 case ".func":
                     self._skip_subroutine()
+                case ".section":
+                    self.kind("directive")
+                    self._skip("{", "}")
                 case ".shared" | ".const" | ".global":
-                    self._module[token.text].append(self._memory(token.text))
+                    self._module_memory(token.text)
                 case other:
                     raise PtxError(
                         token.line, f"the CPU executor does not support {other} at module level"
                     )
         if module.address_size != 64:
             raise PtxError(1, "the CPU executor needs .address_size 64")
+        module.entries = tuple(name for name, _, _ in entries)
+        for name, line, position in entries:
+            if entry in (None, name):
+                self.go_to(position)
+                module.functions[name] = self._function(line)
         return module
 
     def _file(self) -> None:
@@ -183,6 +198,14 @@ class _Parser(OperandReader):
 
     # -- Device functions -------------------------------------------------------------------------
 
+    def _skip_entry(self) -> None:
+        self.kind("word")
+        if self.token.text == "(":
+            self._skip("(", ")")
+        while self.token.text != "{" and self.token.kind != "end":
+            self.take()
+        self._skip("{", "}")
+
     def _skip_subroutine(self) -> None:
         """Remember where a ``.func`` begins; what is no more than declared has no body."""
         begin, results = self.position, self.token.text == "("
@@ -194,6 +217,7 @@ class _Parser(OperandReader):
         while self.token.text not in ("{", ";"):
             self.kind("directive")
         if self.accept(";"):
+            self._declared.add(name.text)
             return
         if name.text in self._subroutines:
             raise PtxError(name.line, f"the function {name.text!r} is there twice")
@@ -201,6 +225,8 @@ class _Parser(OperandReader):
         self._skip("{", "}")
 
     def _skip(self, opening: str, closing: str) -> None:
+        if self.token.text != opening:
+            self.expect(opening)
         depth = 0
         while True:
             token = self.take()
@@ -284,7 +310,9 @@ class _Parser(OperandReader):
             self.expect(",")
         name = self.kind("word")
         if name.text not in self._subroutines:
-            raise PtxError(name.line, f"there is no function {name.text!r} before this call")
+            known = name.text in self._declared
+            message = f"the function {name.text!r} is declared, and nowhere defined"
+            raise PtxError(name.line, message if known else f"there is no function {name.text!r}")
         arguments: tuple[Operand, ...] = ()
         if self.accept(","):
             self.expect("(")
@@ -316,14 +344,19 @@ class _Parser(OperandReader):
 
     def _variable(self, space: str) -> Variable:
         """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``."""
-        alignment, element = None, None
+        alignment, element, of_pointee = None, None, False
         while self.token.kind == "directive":
             token = self.take()
             if token.text == ".align":
-                alignment = int(self.kind("integer").text)
+                stated = int(self.kind("integer").text)
+                alignment = alignment if of_pointee else stated
+            elif token.text == ".ptr":
+                of_pointee = True
+            elif of_pointee and token.text in (".global", ".const", ".shared", ".local"):
+                pass
             elif token.text[1:] in TYPES and token.text != ".pred":
                 element = TYPES[token.text[1:]].bits // 8
-            elif token.text not in (".ptr", ".global", ".const"):
+            else:
                 raise PtxError(token.line, f"cannot declare a variable with {token.text}")
         name = self.kind("word")
         if element is None:
@@ -336,12 +369,27 @@ class _Parser(OperandReader):
             assert size is not None
             size *= self.constant()
             self.expect("]")
-        content = self._initializer(element) if self.accept("=") else b""
+        content = b""
+        if self.accept("="):
+            self._find_addresses(name)
+            content = self._initializer(element)
         if content and space not in (".const", ".global"):
             raise PtxError(name.line, f"a variable in {space} cannot be initialised")
         if content and size is not None and len(content) > size:
             raise PtxError(name.line, f"{name.text!r} has {size} bytes, its content more")
         return Variable(name.text, space, size, alignment or element, name.line, content)
+
+    def _find_addresses(self, name: Token) -> None:
+        """Refuse addresses of functions and variables in what follows."""
+        place = self.position
+        while self._tokens[place].text != ";" and self._tokens[place].kind != "end":
+            if self._tokens[place].kind == "word":
+                raise AddressError(
+                    name.line,
+                    f"{name.text!r} is initialised with the address {self._tokens[place].text}, "
+                    "which the CPU executor does not support",
+                )
+            place += 1
 
     def _initializer(self, size: int) -> bytes:
         """A number, or numbers in braces, nested or not; `size` bytes each."""
@@ -364,6 +412,20 @@ class _Parser(OperandReader):
         self.declare(variable.name, variable, variable.line)
         self.expect(";")
         return variable
+
+    def _module_memory(self, space: str) -> None:
+        begin = self.position
+        try:
+            self._module[space].append(self._memory(space))
+        except AddressError as error:
+            self.go_to(begin)
+            while self.token.kind == "directive":
+                self.take()
+                if self.token.kind == "integer":
+                    self.take()
+            self.refused[self.take().text] = error
+            while self.token.kind != "end" and not self.accept(";"):
+                self.take()
 
     def _register_type(self) -> ScalarType:
         token = self.kind("directive")

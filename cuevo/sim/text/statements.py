@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from cuevo.sim.faults import PtxError
-from cuevo.sim.text.lex import Token, tokens
+from cuevo.sim.text.lex import LOCATION, Token, tokens
 from cuevo.sim.text.operands import OperandReader
 from cuevo.sim.text.syntax import (
     SPECIAL_REGISTERS,
@@ -24,7 +24,7 @@ from cuevo.sim.text.types import ScalarType
 # Distinct lines that are remembered; the kernels of the package have some thousand each.
 _LINES_KEPT = 1 << 15
 _BLANK = " \t\r\f\v"
-_LOCATION = re.compile(r"\.loc(?:[ \t]+[0-9]+)+")
+_LOCATION = re.compile(LOCATION, re.X)
 _COMPLETE = frozenset(";{}:")
 """Tokens that a statement may follow."""
 _RESERVED = SPECIAL_REGISTERS | {"_", "WARP_SZ"}

@@ -260,3 +260,5 @@ class Module:
     target: str
     address_size: int
     functions: dict[str, Function]
+    entries: tuple[str, ...] = ()
+    """Names of all entries, of which `functions` may have one."""
