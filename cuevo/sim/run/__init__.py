@@ -1,3 +1,4 @@
 """Loading and running: the face (`executor`), a function made ready (`program`), the loop that runs
-a chunk of threadblocks (`schedule`), and the counts of a launch (`profile`).
+a chunk of threadblocks (`schedule`), what it may take (`budget`), and the counts of a launch
+(`profile`).
 """

@@ -89,7 +89,7 @@ class Schedule:
         """The next counter and its lanes; None if there are none, and nothing will change that."""
         flow = self.machine.flow
         while True:
-            if flow.turns.in_vain:
+            if flow.turns.ask_in_vain():
                 self.machine.go_on()
             picked = flow.pick()
             if picked is not None or not flow.alive.any():

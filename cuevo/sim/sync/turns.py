@@ -47,9 +47,8 @@ class Turns:
         self._turn = None
         self._begin()
 
-    @property
-    def in_vain(self) -> bool:
-        """Whether it goes round in circles for long; asking forgets it."""
+    def ask_in_vain(self) -> bool:
+        """Whether it has gone round in circles for long since that was asked last."""
         found = self._in_vain >= _IN_VAIN
         if found:
             self._in_vain = 0
