@@ -1,5 +1,5 @@
-"""Tests of a forward kernel below sm_80, whichever it is: the base class of those in the files that
-have the kernels' names.
+"""Runs of a forward kernel, whichever it is, and tests of one below sm_80: the base class of those
+in the files that have the kernels' names.
 """
 
 import re
@@ -107,11 +107,15 @@ def run_on_cpu(
 
 
 def run_on_gpu(
-    variant: ModuleType, case: Case, inputs: dict[str, Strided], place: DriverExecutor
+    variant: ModuleType,
+    case: Case,
+    inputs: dict[str, Strided],
+    place: DriverExecutor,
+    **changes: Any,
 ) -> dict[str, Strided]:
     results = cases.make_results(case)
     on_device = OnDevice(inputs | results, place)
-    launch(variant, case, place, on_device.views)
+    launch(variant, case, place, on_device.views, **changes)
     on_device.fetch(results)
     return results
 

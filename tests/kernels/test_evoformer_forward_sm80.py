@@ -57,12 +57,10 @@ def run_on_cpu(case: Case, inputs: dict[str, Strided], **options: Any) -> dict[s
     return results
 
 
-def run_on_gpu(
-    case: Case, inputs: dict[str, Strided], place: DriverExecutor, **options: Any
-) -> dict[str, Strided]:
+def run_on_gpu(case: Case, inputs: dict[str, Strided], place: DriverExecutor) -> dict[str, Strided]:
     results = cases.make_results(case)
     on_device = OnDevice(inputs | results, place)
-    launch(case, place, on_device.views, **options)
+    launch(case, place, on_device.views)
     on_device.fetch(results)
     return results
 
@@ -96,51 +94,6 @@ def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
     again = run_on_gpu(case, inputs, executor)
     for key, first in results.items():
         cases.assert_same_bytes(case, key, again[key].array, first.array)
-
-
-SHORT_LAST = (
-    Case("bf16", 32, 65, 65, 1, 5, 1, mask="f32", pair="bf16", shape=0, arch="sm_80", seed=250),
-    Case("f16", 32, 150, 33, 2, 4, 2, mask="none", pair="f16", shape=0, arch="sm_90", seed=251),
-    Case("bf16", 32, 144, 64, 1, 4, 1, mask="bool", pair="f32", shape=0, arch="sm_90", seed=252),
-    Case("bf16", 16, 96, 130, 1, 3, 2, mask="bf16", pair="none", shape=1, arch="sm_80", seed=253),
-    Case("bf16", 64, 140, 70, 1, 3, 1, mask="bf16", pair="bf16", shape=0, arch="sm_90", seed=254),
-)
-"""Rows n that threadblocks of four lack; two batches; a tile of 48 queries; no pair bias; two warps
-to a row n.
-"""
-
-
-def short_last(case: Case) -> Config:
-    config = chosen(case)
-    rest = case.queries % config.block_queries
-    step = 16 * (config.block_queries // config.warp_queries) // 2
-    config = replace(
-        config, short_rows=2 * config.block_rows, short_queries=-(rest // -step) * step
-    )
-    problem = state_problem(**cases.host_views(cases.make(case), readonly=True))
-    assert forward.violations(config, architecture(case.arch), problem) == ()
-    return config
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("case", SHORT_LAST, ids=name)
-def test_a_short_last_tile_of_its_own_tiling(case: Case) -> None:
-    inputs = cases.make(case)
-    results = run_on_cpu(case, inputs, config=short_last(case))
-    cases.check(case, results["out"].array, results["lse"].array, inputs)
-    cases.check_guards(case, results)
-    plain = run_on_cpu(case, inputs)
-    for key, first in results.items():
-        cases.assert_same_bytes(case, key, plain[key].array, first.array)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", SHORT_LAST, ids=name)
-def test_a_short_last_tile_of_its_own_tiling_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
-    inputs = cases.make(case)
-    results = run_on_gpu(case, inputs, executor, config=short_last(case))
-    cases.check(case, results["out"].array, results["lse"].array, inputs)
-    cases.check_guards(case, results)
 
 
 @pytest.mark.unit
@@ -526,45 +479,6 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     assert found["score_scale"] == pytest.approx(0.5 * log2(np.e))
     assert found["bias_scale"] == 2.0
     assert found["q_multiplier"] == 0xBF80BF80
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("queries", "short", "extents"),
-    [(64, 0, (3, 1)), (65, 0, (3, 2)), (65, 16, (2, 3)), (150, 32, (2, 5)), (128, 0, (3, 2))],
-)
-def test_the_threadblocks_of_a_short_last_tile(
-    queries: int, short: int, extents: tuple[int, int]
-) -> None:
-    """Of five rows, by groups of two: two groups are numbered together, their tiles and the short
-    one, which is of all four rows.
-    """
-    config = replace(BASE, block_rows=2, block_queries=64, block_keys=32)
-    config = replace(config, short_queries=short, short_rows=4 if short else 0)
-    assert config.extents(5, queries) == extents
-    problem = Problem(3, 5, 7, queries, 32, 32, "bf16", "bf16", "bf16")
-    assert config.grid(problem) == (3 * 7 * extents[0] * extents[1], 1, 1)
-    assert config.bodies[-1].threads == config.threads
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ("rows", "queries", "short"),
-    [
-        *[(384, 705, (4, 16)), (384, 721, (4, 32)), (384, 737, (0, 0)), (384, 64, (0, 0))],
-        *[(2, 705, (0, 0)), (2, 33, (0, 0))],
-    ],
-)
-def test_crowded_problems_have_a_short_last_tile(
-    rows: int, queries: int, short: tuple[int, int]
-) -> None:
-    """Where the last tile has at most half of the queries, and there is more than a wave."""
-    problem = Problem(1, rows, 4, queries, 705, 32, "bf16", "bf16", "bf16")
-    config = forward.choose(problem, architecture("sm_90"))
-    assert (config.short_rows, config.short_queries) == short
-    wrong = replace(config, short_rows=4, short_queries=16)
-    found = forward.violations(wrong, architecture("sm_90"), problem)
-    assert bool(found) == (short != (4, 16))
 
 
 @pytest.mark.unit

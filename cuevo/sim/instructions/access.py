@@ -53,6 +53,8 @@ def reader(
 ) -> Callable[[], AnyArray]:
     """Makes units of `count` elements out of the source registers, which may be `wider`."""
     operands = b.vector(b.operand(index), count)
+    # The PTX ISA cuts the bits of a register wider than f32; ptxas makes a float of its number.
+    wider = wider and scalar.name != "f32"
     sources = [b.source(operand, scalar, wider=wider) for operand in operands]
     unit = unit_dtype(scalar.bits // 8 * count)
     shape = b.machine.shape

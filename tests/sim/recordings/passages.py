@@ -112,7 +112,8 @@ def _wider() -> Iterator[Passage]:
         yield _passage(f"ld.{scalar} to b64", "b64", "f32", body)
         body = f"{room} st.local.b32 [room], 0; st.local.{scalar} [room], {{s[0]}};"
         body += " ld.local.b32 {d[0]}, [room];"
-        yield _passage(f"st.{scalar} from b64", "b32", "b64", body)
+        if scalar != "f32":
+            yield _passage(f"st.{scalar} from b64", "b32", "b64", body)
         if int(size) < 32:
             body = f"{room} st.local.b32 [room], {{s[0]}}; ld.local.{scalar} {{d[0]}}, [room];"
             yield _passage(f"ld.{scalar} to b32", "b32", "f32", body)
