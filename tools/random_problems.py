@@ -4,6 +4,7 @@
     python tools/random_problems.py --seed 1 --count 10000        ten thousand others
     python tools/random_problems.py --seed 1 --first 9 --count 1  one of them again
     python tools/random_problems.py --device sim --count 20       on the CPU executor
+    python tools/random_problems.py --count 10000 --seconds 540   as many of them as fit
 
 A problem is all that a caller can choose: lengths (around whole tiles more often), types, head dim,
 biases, extreme values, which gradients, the front end, and for each array how it lies in memory:
@@ -23,10 +24,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -80,6 +83,8 @@ OF_ALL, OF_ROW = 0.25, 0.1
 """Largest error of an element: parts of the root mean square of all, and of the largest of its row.
 """
 PLANS_KEPT = 32
+AHEAD = 3
+"""Problems that are handed out to each process, so that it never waits for one."""
 NOTHING = 1e-3
 """Root mean square below which sums of ordinary terms are what remains where they cancel."""
 
@@ -356,6 +361,12 @@ def _forget_plans() -> None:
             operation.plans.clear()
 
 
+def _at_once(run: Callable[[int], str], index: int) -> Future[str]:
+    done: Future[str] = Future()
+    done.set_result(run(index))
+    return done
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -363,6 +374,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first problem")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin none after this time")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
         "--device", choices=SIZES, default="cuda" if devices() else "sim", help="GPU, CPU executor"
@@ -370,18 +382,24 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS)
     options = parser.parse_args(words)
     front_ends = options.front_ends or available(options.device)
+    started, wrong, done = time.monotonic(), 0, 0
     run = partial(attempt, options.seed, options.device, front_ends)
-    indices = range(options.first, options.first + options.count)
-    started, wrong = time.monotonic(), 0
     # Read by JAX when it starts, which would take most of the device's memory for itself.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    indices = iter(range(options.first, options.first + options.count))
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-        found = map(run, indices) if options.processes == 1 else pool.map(run, indices, chunksize=4)
-        for message in found:
-            if message:
-                wrong += 1
-                print(f"{message}\n", flush=True)
-    print(f"{options.count} problems, {wrong} wrong")
+        submit = _at_once if options.processes == 1 else pool.submit
+        pending = {submit(run, index) for index in islice(indices, AHEAD * options.processes)}
+        while pending:
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for message in [future.result() for future in finished]:
+                done += 1
+                if message:
+                    wrong += 1
+                    print(f"{message}\n", flush=True)
+            if time.monotonic() - started < options.seconds:
+                pending |= {submit(run, index) for index in islice(indices, len(finished))}
+    print(f"{done} problems, {wrong} wrong")
     print(f"seed {options.seed}, {', '.join(front_ends)}, {time.monotonic() - started:.0f} s")
     return int(wrong > 0)
 

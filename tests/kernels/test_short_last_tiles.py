@@ -19,7 +19,7 @@ CASES = {
     Case("bf16", 32, 65, 65, 1, 5, 1, mask="f32", pair="bf16", shape=0, arch="sm_80"): (4, 16),
     Case("f16", 32, 150, 33, 2, 4, 2, mask="none", pair="f16", shape=0, arch="sm_90"): (4, 32),
     Case("bf16", 32, 144, 64, 1, 4, 1, mask="bool", pair="f32", shape=0, arch="sm_90"): (4, 48),
-    Case("bf16", 16, 96, 130, 1, 3, 2, mask="bf16", pair="none", shape=1, arch="sm_80"): (4, 32),
+    Case("bf16", 16, 96, 130, 1, 3, 2, mask="bf16", pair="none", shape=1, arch="sm_80"): (2, 32),
     Case("bf16", 64, 140, 70, 1, 3, 1, mask="bf16", pair="bf16", shape=0, arch="sm_90"): (2, 32),
     Case("f16", 24, 150, 40, 1, 2, 1, mask="f32", pair="f16", shape=0, arch="sm_80"): (1, 64),
 }
