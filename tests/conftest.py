@@ -26,6 +26,10 @@ pytest.register_assert_rewrite("helpers")  # they hold tests, too
 from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+SHARE = 0.3 / PROCESSES
+"""Part of a device's memory that torch may keep in a process, and JAX as much again; the rest is
+for contexts, cuevo's own pools, and the one test that takes gigabytes.
+"""
 # JAX, which reads these when it is imported, would take three quarters of the device's memory when
 # it starts, and as much again in the next process. On the CPU it is to have four devices, and no
 # long compilations of programs that run once.
@@ -34,7 +38,7 @@ os.environ.setdefault(
     "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
 )
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.75 / PROCESSES:.3f}")
+os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{SHARE:.4f}")
 
 MISSING_KERNELS = pytest.StashKey[list[str]]()
 OPERATIONS = (forward.OPERATION, backward.OPERATION, product.OPERATION)
@@ -82,7 +86,7 @@ def pytest_unconfigure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Torch keeps what it has freed: each process has a part of the device's memory for it."""
     if PROCESSES > 1 and item.get_closest_marker("gpu"):
-        _share_of_torch(1.0 if item.get_closest_marker("whole_device") else 0.75 / PROCESSES)
+        _share_of_torch(1.0 if item.get_closest_marker("whole_device") else SHARE)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
