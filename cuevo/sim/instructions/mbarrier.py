@@ -47,6 +47,7 @@ def arrive(b: Binder, m: Modifiers) -> Step:
         raise b.refusal("an arrival in another block gives no state: write _")
     sinks, drops = isinstance(b.operand(0), SinkOperand), m["op"] == "arrive_drop"
     expects = m.get("mode") == "expect_tx"
+    machine.mbarriers.keeps_past |= not sinks
 
     def step(mask: Mask) -> None:
         found = slots(mask)

@@ -118,8 +118,8 @@ class AsyncCopies:
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
-        warps = self._happens_before.warp_of_lane[lanes]
-        known = self._happens_before.release(warps)
+        warps, each = np.unique(self._happens_before.warp_of_lane[lanes], return_inverse=True)
+        known = self._happens_before.release(warps, lanes)[each]
         self._under_way.append(_Arrival(slots[lanes], known, lanes.copy(), self._copies.issued))
 
     def store(

@@ -30,8 +30,9 @@ class ClusterBarrier:
         self._phase_of_lane = np.zeros(shape, np.int64)
         """The phase that a lane arrived in."""
         self._waits = np.zeros(shape, np.bool_)
-        self._known = np.zeros((self._clusters, 0), np.int32)
-        self._released = np.zeros((self._clusters, 0), np.int32)
+        lanes = self._happens_before.lanes_in_cluster
+        self._known = np.zeros((self._clusters, lanes), np.int32)
+        self._released = np.zeros((self._clusters, lanes), np.int32)
         self._lines = np.zeros(shape[1], np.int64)
 
     def arrive(self, mask: Mask, *, releases: bool) -> None:

@@ -43,6 +43,8 @@ class Mbarriers:
         self._warps = happens_before.warp_of_lane
         self.progress = 0
         """Number of completed phases: it tells a waiting scheduler whether anything goes on."""
+        self.keeps_past = False
+        """Set where arrivals give states: a wait may name phases before the last."""
         self.reset()
 
     def reset(self) -> None:
@@ -58,6 +60,8 @@ class Mbarriers:
         """Clocks released to the present phase, and to those before."""
         self._released = np.zeros((0, 0), np.int32)
         """Clocks acquired by those who have waited for the phase before."""
+        self._past: dict[tuple[int, int], AnyArray] = {}
+        """The same by number and phase."""
         self._wait = Wait(*(np.full(self._shape, -1, np.int64) for _ in range(3)))
 
     # -- Making and finding -----------------------------------------------------------------------
@@ -92,7 +96,7 @@ class Mbarriers:
         """A place in the clocks: the first mbarriers of all clusters share one, and so on."""
         cluster = self._shared.block_of(unit, BYTES) // self._shared.cluster
         self._made[cluster] = made = self._made.get(cluster, 0) + 1
-        places = self._happens_before.warps_in_cluster + made
+        places = self._happens_before.lanes_in_cluster + made
         return (
             places - 1
             if places <= self._happens_before.places
@@ -160,14 +164,15 @@ class Mbarriers:
         phases = np.zeros(self._shape, np.int64)
         known = np.zeros((self._shape[1], self._happens_before.places), np.int32)
         warps = np.flatnonzero(lanes.any(axis=0))
-        known[warps] = self._happens_before.release(warps)
+        known[warps] = self._happens_before.release(warps, lanes)
         left = lanes
         while left.any():
             now = self._fitting(slots, each, left)
             if not now.any():
                 raise Fault("more arrivals at an mbarrier than its phase expects", left)
             phases[now] = self._phase[slots[now]]
-            self._learn(slots[now], known[self._warps[now]])
+            told = np.unique(np.stack([self._warps[now], slots[now]]), axis=1)
+            self._learn(told[1], known[told[0]])
             np.subtract.at(self._pending, slots[now], each[now])
             if drops:
                 np.subtract.at(self._count, slots[now], each[now])
@@ -200,8 +205,8 @@ class Mbarriers:
         """
         lanes = np.ones(self._shape, np.bool_) if mask is None else mask
         done = lanes & (self._phase[slots] > phases)
-        seen = np.unique(np.stack([self._warps[done], slots[done]]), axis=1)
-        self._happens_before.acquire(seen[0], self._released[seen[1]])
+        seen = np.unique(np.stack([self._warps[done], slots[done], phases[done]]), axis=1)
+        self._happens_before.acquire(seen[0], self._released_by(seen[1], seen[2]), done)
         self._wait.slots[done] = -1
         if (vain := lanes & ~done).any():
             self._wait.slots[vain] = slots[vain]
@@ -247,6 +252,16 @@ class Mbarriers:
                 chosen[lane, warp] = True
         return chosen
 
+    def _released_by(self, slots: AnyArray, phases: AnyArray) -> AnyArray:
+        """Clocks that flat `phases`, which are complete, have released: not those after them."""
+        known: AnyArray = self._released[slots]
+        for row in np.flatnonzero(phases < self._phase[slots] - 1):
+            past = self._past.get((int(slots[row]), int(phases[row])))
+            if past is not None:
+                known[row] = 0
+                known[row, : past.size] = past
+        return known
+
     def _learn(self, slots: AnyArray, known: AnyArray) -> None:
         join(self._known, slots, known)
 
@@ -262,6 +277,9 @@ class Mbarriers:
             return
         self._released[done] = self._known[done]
         finished = np.flatnonzero(done)
+        if self.keeps_past:
+            for slot in finished:
+                self._past[int(slot), int(self._phase[slot])] = self._known[slot].copy()
         self._known[finished, self._place[finished]] += 1
         self._phase[done] += 1
         # Of one that everybody has dropped, no further phase ends.

@@ -107,6 +107,45 @@ PHASES = {
         """,
         "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
     ),
+    "an arrival of one lane for all": kernel(
+        f"""
+        {STORE} <<bar.warp.sync -1; => >> setp.eq.u32 c, lane, 0; @c {ARRIVE} {WAIT}
+        {READ} // here
+        """,
+        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
+        (0, 1),
+        count=2,
+    ),
+    "an arrival of some lanes for others": kernel(
+        f"""
+        {STORE} bar.sync 0; ld.shared.b32 x, [own]; <<bar.warp.sync -1; => >> @low {ARRIVE} {WAIT}
+        st.shared.b32 [other], t; // here
+        """,
+        "data race: writes shared offset [0-9]+, which warp 1 read without a barrier",
+        (0, 16),
+        count=32,
+    ),
+    "a wait of another warp": kernel(
+        f"""
+        {STORE} <<bar.warp.sync -1; => >> {ARRIVE} @first bra READS; {WAIT} bra END;
+        READS:
+        ld.shared.b32 x, [next]; // here
+        END:
+        """,
+        "data race: reads shared offset [0-9]+, which lane 1 of the same warp wrote without",
+    ),
+    "a phase after the one that is waited for": kernel(
+        f"""
+        mbarrier.arrive.shared.b64 state, [m]; @!first bra LATE;
+        bra.uni READS;
+        LATE: {STORE} mbarrier.arrive.shared.b64 _, [m], 2; bra END;
+        READS: mbarrier.try_wait<<.parity => >>.shared.b64 done, [m], <<1 => state>>;
+        @!done bra READS;
+        {READ} // here
+        END:
+        """,
+        "data race: reads shared offset [0-9]+, which warp 1 wrote without a barrier",
+    ),
     "an arrival that is missing": kernel(
         f"""
         {STORE} <<{ARRIVE} => @first {ARRIVE}>>

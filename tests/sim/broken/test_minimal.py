@@ -100,6 +100,13 @@ UNCAUGHT = {
         """,
         "a barrier of a warp clears the lanes' tags of the whole block",
     ),
+    "a wait of one lane for its warp": minimal_mbarrier.kernel(
+        f"""
+        {minimal_mbarrier.STORE} {minimal_mbarrier.ARRIVE} setp.ne.u32 c, lane, 0;
+        @c bra ON; {WAIT} ON: <<bar.warp.sync -1; => >> {minimal_mbarrier.READ}
+        """,
+        "of other warps' accesses a warp knows what any of its lanes has waited for",
+    ),
     "a copy that nobody waits for": Minimal(
         "cp.async.ca.shared.global [own], [from], 16; <<cp.async.wait_all; => >>",
         "what is in flight when a thread exits is dropped",
