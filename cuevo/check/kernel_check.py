@@ -1,8 +1,9 @@
-"""The check of one instance of a kernel: a small problem that it serves, with ragged ends, on the
+"""The check of one instance of a kernel: small problems that it serves, with ragged ends, on the
 CPU executor under all of its checks, compared with float64.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.check.small_problems import Array, Pairs, run_small_problem
+from cuevo.check.small_problems import Array, run_small_problems
 from cuevo.errors import SimulatorError
 from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor
 from cuevo.sim.faults import KernelText
@@ -47,9 +48,11 @@ class Report:
     arch: str
     findings: tuple[Finding, ...]
     errors: Mapping[str, float]
-    """Norm of the difference to float64 over the norm, for each result."""
+    """Norm of the difference to float64 over the norm, for each result, the largest of all
+    problems.
+    """
     profile: Profile | None
-    """Profile of the kernel's last launch; None where it did not finish."""
+    """Counts of the kernel's launches, one for each problem; None where one did not finish."""
 
     @property
     def ok(self) -> bool:
@@ -60,30 +63,44 @@ class Report:
 def check_kernel(
     module: Any, config: Any, arch: str, seed: int = 0, budget: Budget = BUDGET
 ) -> Report:
-    """Run the instance `config` of a kernel's host `module` as `arch` does, and compare. A launch
-    that takes more than the `budget` is an error in the report.
+    """Run the instance `config` of a kernel's host `module` as `arch` does, and compare: on one
+    small problem after the other, until every instruction has run. A launch that takes more than
+    the `budget` is an error in the report.
 
     Raises ValueError where the instance cannot run.
     """
     place = _Profiler(arch, module.NAME, budget)
     rendered = render(module.NAME, module.values(config))
     findings: list[Finding] = []
-    pairs: Pairs = {}
+    errors: dict[str, float] = {}
+    profile = None
     try:
-        pairs = run_small_problem(module, config, place, np.random.default_rng(seed))
+        for pairs in run_small_problems(module, config, place, np.random.default_rng(seed)):
+            for name, (found, expected) in pairs.items():
+                distance = _distance(found, expected)
+                limit = LIMITS[found.dtype.name]
+                if not distance <= limit:
+                    message = (
+                        f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
+                    )
+                    findings.append(Finding("error", "", message))
+                errors[name] = max(distance, errors.get(name, 0.0))
+            assert place.kernel is not None
+            profile = place.kernel.profile
+            assert profile is not None
+            if findings or not profile.never_ran:
+                break
     except SimulatorError as error:
         findings.append(_fault(str(error)))
-    errors = {name: _distance(*pair) for name, pair in pairs.items()}
-    for name, distance in errors.items():
-        limit = LIMITS[pairs[name][0].dtype.name]
-        if not distance <= limit:
-            message = f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
-            findings.append(Finding("error", "", message))
+        profile = None
+    if place.text is not None and place.text.text != rendered.text:
+        ran = place.text.describe()
+        message = f"no small problem is for this instance; what was checked is {ran}"
+        findings.append(Finding("warning", "", message))
     if place.kernel:
         findings += _fusible(place.kernel)
-    profile = place.kernel.profile if place.kernel and pairs else None
     if profile:
-        findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile)]
+        findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile), *_missed(profile)]
     return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
 
 
@@ -91,11 +108,14 @@ class _Profiler(SimExecutor):
     """Profiles launches, and keeps the kernel `name`."""
 
     def __init__(self, arch: str, name: str, budget: Budget) -> None:
-        super().__init__(arch, profile=True, budget=budget)
+        super().__init__(arch, profile=True, keep_counts=True, budget=budget)
         self._name = name
+        self.text: KernelText | None = None
         self.kernel: LoadedKernel | None = None
 
     def load(self, kernel: KernelText) -> LoadedKernel:
+        if kernel.name == self._name:
+            self.text = kernel
         loaded = super().load(kernel)
         if kernel.name == self._name:
             self.kernel = loaded
@@ -163,6 +183,16 @@ def _idle(profile: Profile) -> list[Finding]:
         Finding("warning", origin, f"the guard never held, of {count} times that warps came here")
         for origin, count in came.items()
         if count and not held[origin]
+    ]
+
+
+def _missed(profile: Profile) -> list[Finding]:
+    """A warning for each line of whose instructions some never ran."""
+    missed = Counter(use.origin for use in profile.never_ran)
+    every = Counter(use.origin for use in profile.instructions if use.origin in missed)
+    return [
+        Finding("warning", origin, f"{count} of its {every[origin]} instructions never ran")
+        for origin, count in missed.items()
     ]
 
 

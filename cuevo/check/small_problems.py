@@ -1,9 +1,10 @@
 """Small problems for the kernels that ship, and their results on the CPU executor beside float64's.
 
-Each kind of kernel has one with several tiles and ragged ends, as far as the instance allows them.
+Each kind of kernel has one with several tiles and ragged ends, as far as the instance allows them,
+that keeps the stages' ring turning, and others for instructions that an ordinary problem may miss.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,7 @@ from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
-__all__ = ["Array", "Pairs", "run_small_problem"]
+__all__ = ["Array", "Pairs", "run_small_problems"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pairs = dict[str, tuple[Array, Array]]
@@ -37,15 +38,16 @@ BATCH, HEADS, RAGGED = 1, 2, 8
 _UNALIGNED = 9
 
 
-def run_small_problem(
+def run_small_problems(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
-) -> Pairs:
-    """Results of an instance of a kernel's host `module` on the small problem of its kind.
+) -> Iterator[Pairs]:
+    """Results of an instance of a kernel's host `module` on the small problems of its kind, one
+    after the other, each when it is asked for: the first is the ordinary one.
 
     Raises ValueError where the instance cannot run, SimulatorError for what the executor finds.
     """
     family = module.NAME.rpartition("_")[0]
-    return _FAMILIES[family](module, config, place, rng)
+    yield from _FAMILIES[family](module, config, place, rng)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
@@ -58,81 +60,132 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
     return kept if kind == "bool" else np.where(kept, 0.0, -np.inf).astype(TYPES[kind])
 
 
-def _forward(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    rows = getattr(config, "block_rows", 1) + 1
-    queries = config.block_queries + _UNALIGNED
-    keys = 2 * config.block_keys + (RAGGED if config.mask != "none" else 0)
-    q = _normal(rng, (BATCH, rows, queries, HEADS, config.head_dim), config.dtype)
-    k, v = (_normal(rng, (BATCH, rows, keys, HEADS, config.head_dim), config.dtype) for _ in "kv")
-    biases: dict[str, Any] = {}
-    if config.mask not in ("none", "bounds"):
-        biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
-    if config.pair != "none":
-        biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
-    out, lse = attention(q, k, v, **biases, return_lse=True, device=place, config=config)
-    expected_out, expected_lse = reference.attention(q, k, v, **biases)
-    return {"out": (out, expected_out), "lse": (lse, expected_lse)}
+def _aligned(x: Array) -> Array:
+    """The same elements, in rows that begin at multiples of 16 bytes."""
+    room = np.zeros((*x.shape[:-1], padded(x.shape[-1], 16)), x.dtype)
+    room[..., : x.shape[-1]] = x
+    return room[..., : x.shape[-1]]
 
 
-def _backward(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    rows = getattr(config, "block_rows", 1) + 1
-    tile = getattr(config, "block_streamed", None) or 32
-    streamed = 2 * tile + (RAGGED if config.mask or config.by_keys else 0)
-    stationary = config.block_stationary + RAGGED
-    queries, keys = (streamed, stationary) if config.by_keys else (stationary, streamed)
+def _rows(config: Any) -> int:
+    """Rows N of a group of threadblocks and more, if rows may be missing."""
+    block = getattr(config, "block_rows", 1)
+    return int(2 * block if getattr(config, "full_tiles", False) else block + 1)
+
+
+def _forward(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    rows, full = _rows(config), getattr(config, "full_tiles", False)
+    queries = config.block_queries * 2 if full else config.block_queries + _UNALIGNED
+    ends = config.mask != "none" and not full
+    whole_keys = config.block_keys * getattr(config, "stages", 2)
     shape = (BATCH, rows, queries, HEADS, config.head_dim)
-    q, dout = (_normal(rng, shape, config.dtype) for _ in "qd")
-    shape = (BATCH, rows, keys, HEADS, config.head_dim)
-    k, v = (_normal(rng, shape, config.dtype) for _ in "kv")
-    biases: dict[str, Any] = {}
-    if config.mask:
-        biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.dtype)
-    if config.pair != "none":
-        biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
+
+    def computed(keys: int, growth: float, scale: float) -> Pairs:
+        q = _normal(rng, shape, config.dtype)
+        k, v = (
+            _normal(rng, (BATCH, rows, keys, HEADS, config.head_dim), config.dtype) for _ in "kv"
+        )
+        k *= (1 + growth * (np.arange(keys) // 32))[:, None, None].astype(k.dtype)
+        biases: dict[str, Any] = {}
+        if config.mask not in ("none", "bounds"):
+            biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
+        if config.pair != "none":
+            biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
+        call = dict(scale=scale, **biases)
+        out, lse = attention(q, k, v, **call, return_lse=True, device=place, config=config)
+        expected_out, expected_lse = reference.attention(q, k, v, **call)
+        return {"out": (out, expected_out), "lse": (lse, expected_lse)}
+
+    scale = float(config.head_dim**-0.5)
+    yield computed(whole_keys + RAGGED * ends, 0, scale)
+    # Scores that outgrow the maximum at every step, and keys that end in the second step of a tile.
+    step = getattr(config, "chunk_keys", 0)
+    yield computed(whole_keys + (step + RAGGED) * ends, 4, -scale)
+
+
+def _backward(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    rows, full = _rows(config), getattr(config, "full_tiles", False)
+    if config.sums_rows:
+        # So many that a threadblock sums over a group of rows, then over another.
+        rows += config.block_rows
+    tile = getattr(config, "block_streamed", None) or 32
+    streamed = getattr(config, "stages", 2) * tile
+    if (config.mask or config.by_keys) and not full:
+        streamed += RAGGED
+    stationary = config.block_stationary * 2 if full else config.block_stationary + RAGGED
+    queries, keys = (streamed, stationary) if config.by_keys else (stationary, streamed)
     names = ("k", "v", "mask_bias") if config.by_keys else ("q", "", "pair_bias")
     wanted = [
         name
         for name, flag in zip(names, (config.first, config.second, config.sums), strict=True)
         if flag
     ]
-    out, lse = attention(q, k, v, **biases, return_lse=True, device=place)
-    found = attention_backward(
-        dout, q, k, v, out, lse, **biases,
-        grads=wanted, bias_grad_dtype="float32", device=place, config={config.side: config},
-    )  # fmt: skip
-    expected = reference.attention_backward(dout, q, k, v, **biases)
-    return {
-        "d" + name: (x, y)
-        for name, x, y in zip(GRADS, found, expected, strict=True)
-        if x is not None and y is not None
-    }
+
+    def computed(scale: float) -> Pairs:
+        shape = (BATCH, rows, queries, HEADS, config.head_dim)
+        q, dout = (_normal(rng, shape, config.dtype) for _ in "qd")
+        shape = (BATCH, rows, keys, HEADS, config.head_dim)
+        k, v = (_normal(rng, shape, config.dtype) for _ in "kv")
+        call: dict[str, Any] = {"scale": scale}
+        if config.mask:
+            call["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.dtype)
+        if config.pair != "none":
+            call["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
+        out, lse = attention(q, k, v, **call, return_lse=True, device=place)
+        found = attention_backward(
+            dout, q, k, v, out, lse, **call,
+            grads=wanted, bias_grad_dtype="float32", device=place, config={config.side: config},
+        )  # fmt: skip
+        expected = reference.attention_backward(dout, q, k, v, **call)
+        return {
+            "d" + name: (x, y)
+            for name, x, y in zip(GRADS, found, expected, strict=True)
+            if x is not None and y is not None
+        }
+
+    scale = float(config.head_dim**-0.5)
+    yield computed(scale)
+    yield computed(-scale)
 
 
-def _gemm(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
-    m, n = config.block_m + _UNALIGNED, config.block_n + RAGGED
-    k = 2 * config.block_k * getattr(config, "splits", 1)
-    if getattr(config, "clear", "zfill") == "zfill":
-        k += RAGGED
-    if getattr(config, "max_k", 0):
-        k = min(k, config.max_k)
+def _gemm(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    zero_fills = getattr(config, "clear", "zfill") == "zfill"
+    splits, laps = getattr(config, "splits", 1), config.stages
     if hasattr(config, "blocks"):
         # Persistent threadblocks take one tile after the other, in stages that they fill again.
-        config = replace(config, blocks=1)
-    if config.a_columns:
-        m = config.block_m + RAGGED
-    a = _normal(rng, (k, m) if config.a_columns else (m, k), config.dtype)
-    b = _normal(rng, (n, k) if config.b_columns else (k, n), config.dtype)
-    call: dict[str, Any] = dict(trans_a=config.a_columns, trans_b=config.b_columns)
-    if config.scatter:
-        call["scatter"] = rng.permutation(m).astype(f"i{config.index_bytes}")
-        call["out"] = np.zeros((m, n), TYPES[config.out_dtype])
-    if config.c != "none":
-        call |= dict(c=_normal(rng, (m, n), config.c), beta=0.5)
-    if config.bias:
-        call["bias"] = _normal(rng, (n,), config.bias_dtype)
-    expected = reference.gemm(a, b, **call)
-    found = gemm(a, b, **call, out_dtype=TYPES[config.out_dtype], device=place, config=config)
-    return {"d": (np.asarray(found), expected)}
+        config, laps = replace(config, blocks=1), 2
+    m, n, rest = config.block_m, config.block_n, _UNALIGNED
+    if zero_fills:
+        m, n = m + _UNALIGNED, n + (RAGGED if config.exact else _UNALIGNED)
+    else:
+        m, rest = 2 * m, 0
+
+    def computed(k: int) -> Pairs:
+        a = _aligned(_normal(rng, (k, m) if config.a_columns else (m, k), config.dtype))
+        b = _aligned(_normal(rng, (n, k) if config.b_columns else (k, n), config.dtype))
+        out = _aligned(np.zeros((m, n), TYPES[config.out_dtype]))
+        call: dict[str, Any] = dict(trans_a=config.a_columns, trans_b=config.b_columns)
+        if config.scatter:
+            call["scatter"] = rng.permutation(m).astype(f"i{config.index_bytes}")
+            call["out"] = out
+        if config.c != "none":
+            call |= dict(c=_aligned(_normal(rng, (m, n), config.c)), beta=0.5)
+        if config.bias:
+            call["bias"] = _normal(rng, (n,), config.bias_dtype)
+        expected = reference.gemm(a, b, **call)
+        gemm(a, b, **call | {"out": out}, device=place, config=config)
+        return {"d": (out, expected)}
+
+    # The last threadblock has all its tiles whole but one; that one only.
+    for tiles in (laps * splits, splits - 1 if zero_fills else splits):
+        k = tiles * config.block_k + rest
+        yield computed(min(k, getattr(config, "max_k", 0) or k))
 
 
 def _launch(
@@ -148,7 +201,9 @@ def _launch(
     loaded.launch(grid, (config.threads, 1, 1), config.shared_bytes, block, buffers=list(views))
 
 
-def _delta(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+def _delta(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
     rows, heads = 2, 2 * config.block_heads
     queries = config.block_positions + _UNALIGNED
     positions = padded(queries, 16)
@@ -164,13 +219,15 @@ def _delta(module: Any, config: Any, place: SimExecutor, rng: np.random.Generato
     minus_delta = stats[..., :32].reshape(*outer, -1, 8, 4)[..., :2].reshape(*outer, positions)
     low = stats[..., 32:].reshape(*outer, -1, 4, 2, 2).swapaxes(-2, -3).reshape(*outer, positions)
     wide = [arrays[name].astype(np.float64) for name in ("out", "dout")]
-    return {
+    yield {
         "-delta": (minus_delta[..., :queries], -np.einsum("bnqhd,bnqhd->bnhq", *wide)),
         "low": (low[..., :queries], -arrays["lse"].astype(np.float64) * np.log2(np.e)),
     }
 
 
-def _key_bias(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+def _key_bias(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
     rows, keys = 3, 128 + _UNALIGNED
     mask = None if config.mask == "bounds" else _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
     key_bias = np.empty((BATCH, rows, padded(keys, 64)), np.float32)
@@ -181,10 +238,12 @@ def _key_bias(module: Any, config: Any, place: SimExecutor, rng: np.random.Gener
     expected = np.full(key_bias.shape, -np.inf)
     expected[..., :keys] = 0 if mask is None else 2 * reference.additive(mask)[:, :, 0, 0]
     # -inf is no number to measure by.
-    return {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
+    yield {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
 
 
-def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+def _partial_sums(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
     groups = 2
     shape = (2, groups * (2 * config.terms + 1) - 1, 3, config.block_columns + config.width)
     partials = _normal(rng, shape, "f32")
@@ -198,10 +257,12 @@ def _partial_sums(module: Any, config: Any, place: SimExecutor, rng: np.random.G
     grid = config.grid(shape[0], shape[2], shape[3], groups)
     _launch(module, config, place, grid, values, views.values())
     exact = partials.astype(np.float64)
-    return {"sums": (sums, np.stack([exact[:, g::groups].sum(axis=1) for g in range(groups)]))}
+    yield {"sums": (sums, np.stack([exact[:, g::groups].sum(axis=1) for g in range(groups)]))}
 
 
-def _pack(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator) -> Pairs:
+def _pack(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
     rows = padded(config.tile.rows + _UNALIGNED, config.width) if config.reads == "tile" else 7
     columns = 2 * config.tile.step_columns + _UNALIGNED
     # Room for more along each axis than is packed, so that no two of them are as good as one.
@@ -223,10 +284,10 @@ def _pack(module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
     grid = config.grid(int(values["parts"]))
     _launch(module, config, place, grid, values, (views["source"], view(memory)))
     wide = memory[..., :columns].astype(np.float32)
-    return {"packed": (wide, source.astype(np.float64))}
+    yield {"packed": (wide, source.astype(np.float64))}
 
 
-_Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Pairs]
+_Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Iterator[Pairs]]
 _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
     {
         "attention_delta": _delta,

@@ -34,10 +34,11 @@ examples:
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
 
-The problem is a small one of random numbers, with several tiles and ragged ends. Errors are what a
-GPU would not forgive, or would only by chance, and results that differ from float64. Warnings are
-of time lost, or of guards that never held. The exit code is 1 where there is an error. The counts
-are those of the last launch.
+The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
+out instructions, there are others. Errors are what a GPU would not forgive, or would only by
+chance, and results that differ from float64. Warnings are of time lost, of guards that never held,
+and of instructions that never ran. The exit code is 1 where there is an error. The counts are those
+of all launches together.
 """
 
 

@@ -1,5 +1,6 @@
 """Checks of instances of every kernel: no errors as they are, and some when a line is changed."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -29,9 +30,14 @@ INSTANCES = [
     ("evoformer_forward_sm75", "head_dim=16 mask=bounds pair=f32 block_queries=32"),
     ("evoformer_forward_sm80", "head_dim=24 dtype=f16 block_rows=2 mask=none pair=f16"),
     ("evoformer_forward_sm80", "head_dim=32 block_queries=64 mask=f32 pair_copy_bytes=4 stages=4"),
+    (
+        "evoformer_forward_sm80",
+        "head_dim=8 block_queries=64 block_rows=2 block_keys=32 short_queries=16 short_rows=4",
+    ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
+    ("gemm_sm80", SMALL + " clear=none exact=true stages=4"),
     ("gemm_sm80", SMALL + " dtype=f16 accumulate=f16 out_dtype=f16 max_k=96 layout=padded"),
     ("gemm_sm90a", ""),
     ("gemm_sm90a", "block_n=128 stages=3 out_dtype=f32"),
@@ -43,6 +49,12 @@ INSTANCES = [
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
 ]
+
+LEFT_OUT = {
+    "evoformer_backward_sm70": "a threadblock that sums no rows N takes one, and needs no next",
+    "evoformer_forward_sm80": "without a mask no tile of keys ends early",
+}
+"""Kernels of which an instance has instructions that no problem can reach."""
 
 
 def configured(name: str, settings: str) -> tuple[ModuleType, Any, str]:
@@ -57,6 +69,10 @@ def test_kernels_that_ship_have_no_errors(name: str, settings: str) -> None:
     assert report.ok, report.findings
     assert report.errors and report.kernel.startswith(name + "(")
     assert report.profile and sum(report.profile.by_opcode().values()) > 100
+    messages = [each.message for each in report.findings]
+    assert not any("no small problem" in each for each in messages)
+    missed = any("never ran" in each for each in messages)
+    assert not missed or (name in LEFT_OUT and ("side=keys" in settings or "mask=none" in settings))
 
 
 def test_every_kernel_has_a_check() -> None:
@@ -127,6 +143,29 @@ def test_threadblocks_that_stay_take_several_tiles(monkeypatch: pytest.MonkeyPat
     assert finding.message.startswith("deadlock: warps wait at barriers that are never complete")
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "label"),
+    [
+        ("gemm_sm80", SMALL + " stages=3", "WHOLE"),
+        ("gemm_sm80", SMALL + " stages=3", "RAGGED"),
+        ("gemm_sm80", SMALL + " stages=3", "DRAINING"),
+        ("evoformer_forward_sm80", "head_dim=8 short_queries=32 short_rows=2", "SHORT_TILE"),
+    ],
+)
+def test_every_part_of_a_kernel_is_reached(
+    name: str, settings: str, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait for too few commit groups is found wherever it is."""
+
+    def change(text: str) -> str:
+        before, found, after = text.partition(f"\n{label}:")
+        return before + found + re.sub(r"wait_group \d", "wait_group 6", after, count=1)
+
+    report = damaged(monkeypatch, name, settings, change)
+    assert [each.severity for each in report.findings if each.severity == "error"] == ["error"]
+    assert " in flight" in report.findings[0].message
+
+
 def test_what_is_refused_when_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     report = damaged(monkeypatch, *FORWARD, lambda text: text.replace("ex2.approx", "ex3.approx"))
     (finding,) = report.findings
@@ -149,6 +188,24 @@ def test_texts_of_faults() -> None:
     expected = "boom: 3 bytes; block (0, 0, 0), thread (1, 0, 0)"
     assert kernel_check._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
     assert kernel_check._fault("nothing like it") == Finding("error", "", "nothing like it")
+
+
+@pytest.mark.unit
+def test_instructions_that_never_ran_are_warnings() -> None:
+    ran = InstructionUse(5, "ptx/x.ptx:5", "add.u32", 6)
+    missed = replace(ran, line=6, executions=0)
+    profile = Profile((ran, missed, missed, replace(ran, origin="ptx/x.ptx:6")), ())
+    assert profile.never_ran == (missed, missed)
+    assert kernel_check._missed(profile) == [
+        Finding("warning", "ptx/x.ptx:5", "2 of its 3 instructions never ran")
+    ]
+
+
+def test_an_instance_that_no_small_problem_has_is_a_warning() -> None:
+    # Whole tiles end with whole accesses.
+    report = check_kernel(*configured("gemm_sm80", SMALL + " clear=none exact=false"))
+    assert "no small problem is for this instance" in report.findings[0].message
+    assert "exact=True" in report.findings[0].message and report.ok
 
 
 def test_scattered_accesses_and_idle_guards_are_warnings() -> None:

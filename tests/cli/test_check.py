@@ -7,7 +7,7 @@ from cuevo.cli import main
 
 pytestmark = pytest.mark.kernel
 
-SETTINGS = ["--set", "block_m=64", "--set", "warp_m=32"]
+SETTINGS = ["--set", "block_m=64", "--set", "warp_m=32", "--set", "exact=true"]
 
 
 def test_a_kernel_without_findings(capsys):

@@ -43,7 +43,8 @@ class SimExecutor:
     Pointers in the parameter block are host addresses of the memory behind the `buffers` of a
     launch; every access outside of them is an error. `progress`, if given, is called after each
     chunk of threadblocks with the number of blocks done and their total. With `profile`, kernels
-    count what their instructions do (`LoadedKernel.profile`); without it that costs nothing.
+    count what their instructions do (`LoadedKernel.profile`), with `keep_counts` in all of their
+    launches together; without `profile` that costs nothing.
     Without `checks`, kernels that have no mbarriers and no bulk copies are not checked for races,
     for reads of registers and shared memory that were never written, and for copies in flight: that
     is for results of kernels which are known to be right. Addresses are always checked. A launch
@@ -56,6 +57,7 @@ class SimExecutor:
         progress: Progress | None = None,
         *,
         profile: bool = False,
+        keep_counts: bool = False,
         checks: bool = True,
         budget: Budget | None = None,
     ) -> None:
@@ -65,7 +67,7 @@ class SimExecutor:
         self._profiles = profile
         self._checks = checks
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
-        self._launches = _Launches(self.limits, progress, budget or budgets.DEFAULT)
+        self._launches = _Launches(self.limits, progress, budget or budgets.DEFAULT, keep_counts)
 
     def load(self, kernel: KernelText) -> "LoadedKernel":
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
@@ -148,10 +150,13 @@ class _Launches:
     a circle both go with their last user, and need not wait for Python's collector.
     """
 
-    def __init__(self, limits: Architecture, progress: Progress | None, budget: Budget) -> None:
+    def __init__(
+        self, limits: Architecture, progress: Progress | None, budget: Budget, keep_counts: bool
+    ) -> None:
         self.limits = limits
         self.progress = progress
         self.budget = budget
+        self.keep_counts = keep_counts
         self.running = threading.Lock()
         """Held by a launch: machines are shared."""
         self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
@@ -196,7 +201,9 @@ class LoadedKernel:
 
     @property
     def profile(self) -> Profile | None:
-        """Counts of the last launch; None unless the executor was made with ``profile=True``."""
+        """Counts of the last launch, or with ``keep_counts=True`` of all of them; None unless the
+        executor was made with ``profile=True``.
+        """
         return None if self._counters is None else self._counters.profile(self.kernel)
 
     @property
@@ -238,7 +245,7 @@ class LoadedKernel:
         # Clusters stay together.
         each = -(-each // geometry.cluster_blocks) * geometry.cluster_blocks
         with self._launches.running, np.errstate(all="ignore"):
-            if self._counters is not None:
+            if self._counters is not None and not self._launches.keep_counts:
                 self._counters.reset()
             begun = monotonic()
             for first in range(0, total, each):

@@ -1,4 +1,4 @@
-"""Counts of a launch: how often its instructions ran, and how they used banks and sectors."""
+"""Counts of launches: how often instructions ran, and how they used banks and sectors."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from cuevo.sim.text.syntax import Function, LabelOperand
 
 @dataclass(frozen=True)
 class InstructionUse:
-    """Executions of an instruction of the text in one launch."""
+    """Executions of an instruction of the text."""
 
     line: int
     """Line of the rendered text."""
@@ -46,7 +46,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Profile:
-    """Counts of one launch of a kernel.
+    """Counts of one launch of a kernel, or of several.
 
     What to look at in shared memory: ``[use for use in kernel.profile.banks if use.conflicts]``.
     """
@@ -59,6 +59,11 @@ class Profile:
     """The instructions that touched global memory, in the order of the text."""
     main_loop: Loop | None = None
     """The innermost loop that most instructions were run in; None if there is no loop."""
+
+    @property
+    def never_ran(self) -> tuple[InstructionUse, ...]:
+        """The instructions that no warp came to."""
+        return tuple(use for use in self.instructions if not use.executions)
 
     def by_line(self) -> dict[str, int]:
         """Executions by origin: those of a macro's line are added up over its uses."""
@@ -77,7 +82,7 @@ class Profile:
 
 
 class Counters:
-    """The counts of a kernel's last launch, while its steps add to them."""
+    """The counts of a kernel, while its steps add to them."""
 
     def __init__(self, function: Function) -> None:
         self._instructions = instructions = function.instructions

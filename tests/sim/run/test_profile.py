@@ -54,6 +54,19 @@ def launch(kernel: LoadedKernel, blocks: int = 3, beyond: int = 0) -> None:
     kernel.launch((blocks, 1, 1), (64, 1, 1), 0, struct.pack("<I", beyond))
 
 
+def test_counts_of_all_launches() -> None:
+    kernel, kept = (
+        load(SimExecutor(profile=True)),
+        load(SimExecutor(profile=True, keep_counts=True)),
+    )
+    for each in (kernel, kept):
+        launch(each, 2)
+        launch(each, 3)
+    assert kernel.profile and kept.profile
+    last, total = kernel.profile.by_opcode(), kept.profile.by_opcode()
+    assert total == {opcode: count * 5 // 3 for opcode, count in last.items()}
+
+
 @pytest.mark.parametrize("blocks", [1, 3, 1000])
 def test_executions(blocks: int) -> None:
     kernel = load(SimExecutor(profile=True))
