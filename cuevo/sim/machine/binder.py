@@ -84,6 +84,14 @@ class Binder:
             case FloatOperand():
                 return self._float(operand, scalar)
             case SymbolOperand(variable, offset) if scalar.bits <= 64:
+                framed = self.machine.local.place(variable)
+                if framed is not None:
+                    if offset or scalar.bits != 64:
+                        raise self.refusal(
+                            f"{variable.name} is of a function that calls itself: its address "
+                            "comes as 64 bits, without an offset"
+                        )
+                    return framed.view(scalar.dtype)
                 address = self.machine.address_of(variable) + offset
                 if variable.space == ".shared" and self.machine.shared.cluster > 1:
                     whole = np.broadcast_to(
@@ -145,6 +153,12 @@ class Binder:
             raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")
         shape = self.machine.shape
         if not isinstance(base, RegisterOperand):
+            framed = (
+                self.machine.local.place(base.variable) if isinstance(base, SymbolOperand) else None
+            )
+            if framed is not None:
+                distance = np.uint64(offset & (2**64 - 1))
+                return lambda: framed + distance
             start = np.zeros((1, 1), np.uint64)
             if isinstance(base, SymbolOperand):
                 start = self.source(base, TYPES["u64"])

@@ -14,6 +14,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask
 from cuevo.sim.faults import Fault
+from cuevo.sim.memory import spaces
 from cuevo.sim.memory.global_memory import GlobalMemory
 from cuevo.sim.memory.happens_before import HappensBefore
 from cuevo.sim.memory.races import Races, Unwatched
@@ -26,13 +27,13 @@ from cuevo.sim.sync.copy_groups import Copies
 from cuevo.sim.sync.flow import Flow
 from cuevo.sim.sync.mbarriers import Mbarriers
 from cuevo.sim.sync.warpgroups import WARPS, Warpgroups
-from cuevo.sim.text.syntax import Function, Register, Variable
+from cuevo.sim.text.syntax import Address, Function, Register, Variable
 from cuevo.sim.text.types import TYPES
 
 LANES = 32
 MULTIPROCESSORS = 132
 """SMs that the blocks of a grid are spread over, one after the other."""
-_RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (16, 32, 64, 128)}}
+_RAW = {1: np.dtype(np.bool_), **{bits: TYPES[f"b{bits}"].dtype for bits in (8, 16, 32, 64, 128)}}
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,22 @@ class Machine:
         self.shared = SharedMemory(
             blocks, size, self.block_of_warp, self.warp_in_block, order, cluster
         )
-        self.local = LocalMemory(function.local, self.shape)
+        frames = {each.name: each.local for each in function.subroutines.values() if each.recursive}
+        framed = {id(variable) for own in frames.values() for variable in own}
+        ordinary_local = [each for each in function.local if id(each) not in framed]
+        self.local = LocalMemory(ordinary_local, self.shape, frames)
         self.constant = ConstantMemory(function.constant)
         self.module_memory: dict[int, int] = {}
         """Host addresses of the module's ``.global`` variables, by identity."""
-        self.calls = Calls(self.shape)
+        # In a circle its arrays, megabytes, would wait for Python's collector.
+        machine: Machine = weakref.proxy(self)
+        self.calls = Calls(
+            function,
+            self.shape,
+            lambda slot: machine.register(machine.function.registers[slot]),
+            self.written,
+            self.local,
+        )
         self.copies = Copies(self.shape)
         self.global_memory = GlobalMemory(())
         self.params: AnyArray = np.zeros(0, np.uint8)
@@ -121,8 +133,6 @@ class Machine:
             )
             clusters = self.block_of_warp // cluster
             self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.happens_before)
-            # In a circle its arrays, megabytes, would wait for Python's collector.
-            machine: Machine = weakref.proxy(self)
             self.flow.after_exit = lambda: machine._after_exit()
         self.special = self._special_registers()
         self._clock = 0
@@ -139,6 +149,7 @@ class Machine:
         self._present = self._running()
         self.shared.reset()
         self.local.reset()
+        self.calls.reset()
         self.copies.reset()
         if self.asynchronous:
             self.mbarriers.reset()
@@ -242,8 +253,21 @@ class Machine:
                 return self.local.addresses[id(variable)]
             case ".const":
                 return self.constant.addresses[id(variable)]
+            case ".func":
+                return self.code_address(variable.name)
         # Bound for the first time, at load, it has no memory yet.
         return self.module_memory.get(id(variable), 0)
+
+    def code_address(self, name: str) -> int:
+        """That of a function; those that cannot be called have all the same one."""
+        found = self.function.subroutines.get(name)
+        return spaces.CODE + (16 * (found.begin + 1) if found else 0)
+
+    def initial_address(self, address: Address) -> int:
+        """An address in the initial content of a variable."""
+        found = self.address_of(address.variable) + address.offset
+        window = spaces.WINDOWS.get(address.variable.space[1:], 0)
+        return found + (window if address.generic else 0)
 
     @property
     def alive(self) -> AnyArray:
@@ -318,6 +342,11 @@ class Machine:
             "%globaltimer_hi": 0,
             "%dynamic_smem_size": self.geometry.shared_bytes,
             "%total_smem_size": self.shared.size,
+            "%reserved_smem_offset_begin": 0,
+            "%reserved_smem_offset_end": WINDOW,
+            "%reserved_smem_offset_cap": WINDOW,
+            "%reserved_smem_offset_0": 0,
+            "%reserved_smem_offset_1": 0,
             "%lanemask_eq": 1 << lane,
             "%lanemask_lt": below,
             "%lanemask_le": below | (1 << lane),

@@ -40,7 +40,10 @@ class ModuleMemory:
         storage = np.zeros(size + variable.alignment, np.uint8)
         shift = -storage.ctypes.data % variable.alignment
         self._bytes = storage[shift : shift + size]
-        self._bytes[: len(variable.content)] = np.frombuffer(variable.content, np.uint8)
+        self.fill(variable.content)
+
+    def fill(self, content: bytes) -> None:
+        self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
 
     @property
     def pointer(self) -> int:

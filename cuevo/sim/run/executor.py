@@ -193,6 +193,11 @@ class LoadedKernel:
         self._module_memory = {
             id(variable): ModuleMemory(variable) for variable in program.function.module_memory
         }
+        machine = program.probe
+        machine.module_memory = self._module_pointers()
+        for variable in program.function.module_memory:
+            content = variable.content_with(machine.initial_address)
+            self._module_memory[id(variable)].fill(content)
 
     @property
     def spills(self) -> bool:
@@ -258,12 +263,15 @@ class LoadedKernel:
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
             machine = Machine(self._program.function, geometry, blocks, checks=self._program.checks)
-            machine.module_memory = {
-                key: memory.pointer for key, memory in self._module_memory.items()
-            }
+            machine.module_memory = self._module_pointers()
+            for variable in self._program.function.constant:
+                machine.constant.fill(variable, variable.content_with(machine.initial_address))
             return Schedule(self._program, machine, self.kernel, self._counters)
 
         return self._launches.machines.get((self._program, geometry, blocks), make)
+
+    def _module_pointers(self) -> dict[int, int]:
+        return {key: memory.pointer for key, memory in self._module_memory.items()}
 
     def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
         function, name = self._program.function, self.kernel.describe()

@@ -16,7 +16,14 @@ from cuevo.sim.instructions.table import Form, Modifiers, find
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Geometry, Machine
 from cuevo.sim.text.contraction import contractions
-from cuevo.sim.text.syntax import CallOperand, Function, Instruction, LabelOperand, TargetsOperand
+from cuevo.sim.text.syntax import (
+    CallOperand,
+    Function,
+    Instruction,
+    LabelOperand,
+    Subroutine,
+    TargetsOperand,
+)
 
 
 @dataclass(slots=True)
@@ -133,7 +140,7 @@ class Program:
     # -- Inner ------------------------------------------------------------------------------------
 
     @cached_property
-    def _probe(self) -> Machine:
+    def probe(self) -> Machine:
         """A machine of one warp, to bind instructions to before there is a launch."""
         return Machine(self.function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
 
@@ -164,7 +171,7 @@ class Program:
     def _bound(self, instruction: Instruction) -> _Effects:
         """Bind it to a machine that nothing will run on."""
         form, modifiers = find(instruction, self.level)
-        b = Binder(self._probe, instruction, self.arch)
+        b = Binder(self.probe, instruction, self.arch)
         form.bind(b, modifiers)
         if instruction.guard is not None:
             b.reads.add(instruction.guard.register.slot)
@@ -189,12 +196,14 @@ class Program:
                     following.append(self.function.labels[name])
                 case TargetsOperand(names):
                     following += [self.function.labels[name] for name in names]
-                case CallOperand(name):
-                    following.append(self.function.subroutines[name].begin)
+                case CallOperand():
+                    following += [each.begin for each in self._callees(operand)]
         if opcode == "ret":
             following += self._returns.get(operation.instruction.subroutine, [])
         if opcode not in ("bra", "brx", "call", "ret", "exit", "trap") or conditional:
             following.append(index + 1)
+        elif opcode == "call" and not following:
+            following.append(index + 1)  # the system's
         return [each for each in following if each < len(self.operations)]
 
     def _find_returns(self) -> dict[str, list[int]]:
@@ -205,8 +214,16 @@ class Program:
         for index, instruction in enumerate(self.function.instructions):
             for operand in instruction.operands:
                 if isinstance(operand, CallOperand):
-                    found.setdefault(operand.function, []).append(index + 1)
+                    for each in self._callees(operand):
+                        found.setdefault(each.name, []).append(index + 1)
         return found
+
+    def _callees(self, call: CallOperand) -> list[Subroutine]:
+        """The functions of the text that a call may be of."""
+        functions = self.function.subroutines
+        if call.pointer is not None:
+            return list(functions.values())
+        return [functions[call.function]] if call.function in functions else []
 
     def _find_suspects(self) -> int:
         """Forward data flow over straight runs: which registers are surely written when each run

@@ -6,16 +6,15 @@ kernels (`cuevo.sim.text.statements`); only a text that this refuses is read tok
 the error names the token.
 """
 
-import struct
 from typing import TypeGuard
 
 from cuevo.sim.faults import PtxError
-from cuevo.sim.text.call_graph import callees_first, check_recursion
-from cuevo.sim.text.cursor import float_literal
+from cuevo.sim.text.call_graph import CallGraph, callees_first
+from cuevo.sim.text.declarations import AddressError, DeclarationReader
 from cuevo.sim.text.lex import Token, tokens
-from cuevo.sim.text.operands import OperandReader
 from cuevo.sim.text.statements import condensed, statement
 from cuevo.sim.text.syntax import (
+    SYSTEM_FUNCTIONS,
     CallOperand,
     Function,
     Instruction,
@@ -28,7 +27,7 @@ from cuevo.sim.text.syntax import (
     TargetsOperand,
     Variable,
 )
-from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
+from cuevo.sim.text.types import TYPES, ScalarType
 
 _MOST_REGISTERS = 2**20
 """Of a function: each costs the host some hundred bytes before the first instruction."""
@@ -52,11 +51,7 @@ def parse_tokens(stream: list[Token], entry: str | None = None) -> Module:
     return _Parser(stream).module(entry)
 
 
-class AddressError(PtxError):
-    """A variable that is initialised with an address."""
-
-
-class _Parser(OperandReader):
+class _Parser(DeclarationReader):
     def __init__(self, stream: list[Token]) -> None:
         super().__init__(stream)
         self._scope_path: tuple[int, ...] = ()
@@ -88,7 +83,7 @@ class _Parser(OperandReader):
                     module.address_size = int(self.kind("integer").text)
                 case ".file":
                     self._file()
-                case ".visible" | ".weak" | ".extern":
+                case ".visible" | ".weak" | ".extern" | ".common":
                     continue
                 case ".entry":
                     # Read last: what it calls may be defined after it.
@@ -135,7 +130,7 @@ class _Parser(OperandReader):
         if self.accept("("):
             while not self.accept(")"):
                 self.expect(".param")
-                variable = self._variable(".param")
+                variable = self.variable(".param")
                 function.parameters[variable.name] = variable
                 self.declare(variable.name, variable, variable.line)
                 if self.token.text != ")":
@@ -162,14 +157,14 @@ class _Parser(OperandReader):
         self.expect("{")
         self._block(function)
         self.close_scope()
-        self._read_subroutines(function)
+        graph = self._read_subroutines(function)
         for index, path in self._branches:
             function.instructions[index] = self._resolve_branch(function.instructions[index], path)
         function.labels = {
             _label_key(path, name): index for (path, name), index in self._labels.items()
         }
         if function.subroutines:
-            callees_first(function)
+            callees_first(function, graph)
         return function
 
     def _resolve_branch(self, instruction: Instruction, path: tuple[int, ...]) -> Instruction:
@@ -216,6 +211,8 @@ class _Parser(OperandReader):
             self._skip("(", ")")
         while self.token.text not in ("{", ";"):
             self.kind("directive")
+        if name.text not in self.visible:
+            self.declare(name.text, Variable(name.text, ".func", 0, 1, name.line), name.line)
         if self.accept(";"):
             self._declared.add(name.text)
             return
@@ -236,36 +233,33 @@ class _Parser(OperandReader):
             if token.kind == "end":
                 raise PtxError(token.line, f"{opening!r} without {closing!r}")
 
-    def _read_subroutines(self, function: Function) -> None:
-        """Append the bodies of all functions that are called, directly or not."""
-        if not self._subroutines:
-            return
-        calls: dict[str, set[str]] = {"": set()}
+    def _read_subroutines(self, function: Function) -> CallGraph:
+        """Append the bodies of all functions that are called or may be, directly or not."""
+        graph = CallGraph()
         position, done = self.position, 0
         while True:
             for instruction in function.instructions[done:]:
-                for operand in instruction.operands:
-                    if isinstance(operand, CallOperand):
-                        calls[instruction.subroutine].add(operand.function)
-                        check_recursion(calls, operand.function, instruction.line)
+                graph.add(instruction)
             done = len(function.instructions)
-            wanted = [n for called in calls.values() for n in called if n not in calls]
-            if not wanted:
+            wanted = [name for name in graph.reached if name in self._subroutines]
+            unread = [name for name in wanted if name not in function.subroutines]
+            if not unread:
                 break
-            if len(calls) == 1:
+            if not function.subroutines:
                 # A label at the entry's end is not that of a function's beginning.
                 end = self._tokens[position - 1].line
                 function.instructions.append(Instruction("ret", (), None, end))
-            calls[wanted[0]] = set()
-            self.go_to(self._subroutines[wanted[0]])
+            self.go_to(self._subroutines[unread[0]])
             self._read_subroutine(function)
         self.go_to(position)
         self._subroutine = ""
+        return graph
 
     def _read_subroutine(self, function: Function) -> None:
         self._scope_count += 1
         self._scope_path = (self._scope_count,)
         self.open_scope()
+        registers, variables = len(function.registers), len(function.local)
         results = self._formals(function)
         name = self.kind("word")
         parameters = self._formals(function)
@@ -277,7 +271,14 @@ class _Parser(OperandReader):
         self._block(function)
         end = self._tokens[self.position - 1].line
         function.instructions.append(Instruction("ret", (), None, end, name.text))
-        function.subroutines[name.text] = Subroutine(name.text, begin, results, parameters)
+        function.subroutines[name.text] = Subroutine(
+            name.text,
+            begin,
+            results,
+            parameters,
+            tuple(function.registers[registers:]),
+            tuple(function.local[variables:]),
+        )
         self.close_scope()
         self._scope_path = ()
 
@@ -289,12 +290,12 @@ class _Parser(OperandReader):
         while not self.accept(")"):
             token = self.take()
             if token.text == ".param":
-                variable = self._variable(".local")
+                variable = self.variable(".local")
                 function.local.append(variable)
                 self.declare(variable.name, variable, variable.line)
                 found.append(variable)
             elif token.text == ".reg":
-                scalar = self._register_type()
+                scalar = self.register_type()
                 found.append(self._register(function, self.kind("word").text, scalar, token.line))
             else:
                 raise PtxError(token.line, f"expected '.reg' or '.param', found {token.text!r}")
@@ -303,21 +304,33 @@ class _Parser(OperandReader):
         return tuple(found)
 
     def _call(self, function: Function) -> CallOperand:
-        """``call (results), f, (arguments)``"""
+        """``call (results), f, (arguments)``, or with a register for f and what it may point to
+        behind.
+        """
         results: tuple[Operand, ...] = ()
         if self.accept("("):
             results = self._actuals()
             self.expect(",")
         name = self.kind("word")
-        if name.text not in self._subroutines:
-            known = name.text in self._declared
-            message = f"the function {name.text!r} is declared, and nowhere defined"
-            raise PtxError(name.line, message if known else f"there is no function {name.text!r}")
+        pointer = self.visible.get(name.text)
+        if not isinstance(pointer, RegisterOperand):
+            self._check_callee(name)
+            pointer = None
         arguments: tuple[Operand, ...] = ()
-        if self.accept(","):
+        while self.accept(","):
+            if pointer is not None and self.token.kind == "word":
+                self.take()  # prototype, or list of targets: the functions themselves say it
+                break
             self.expect("(")
             arguments = self._actuals()
-        return CallOperand(name.text, results, arguments)
+        return CallOperand(name.text, results, arguments, pointer)
+
+    def _check_callee(self, name: Token) -> None:
+        if name.text in self._subroutines or name.text in SYSTEM_FUNCTIONS:
+            return
+        known = name.text in self._declared
+        message = f"the function {name.text!r} is declared, and nowhere defined"
+        raise PtxError(name.line, message if known else f"there is no function {name.text!r}")
 
     def _actuals(self) -> tuple[Operand, ...]:
         found: list[Operand] = []
@@ -342,73 +355,8 @@ class _Parser(OperandReader):
 
     # -- Declarations -----------------------------------------------------------------------------
 
-    def _variable(self, space: str) -> Variable:
-        """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``."""
-        alignment, element, of_pointee = None, None, False
-        while self.token.kind == "directive":
-            token = self.take()
-            if token.text == ".align":
-                stated = int(self.kind("integer").text)
-                alignment = alignment if of_pointee else stated
-            elif token.text == ".ptr":
-                of_pointee = True
-            elif of_pointee and token.text in (".global", ".const", ".shared", ".local"):
-                pass
-            elif token.text[1:] in TYPES and token.text != ".pred":
-                element = TYPES[token.text[1:]].bits // 8
-            else:
-                raise PtxError(token.line, f"cannot declare a variable with {token.text}")
-        name = self.kind("word")
-        if element is None:
-            raise PtxError(name.line, f"the variable {name.text!r} has no type")
-        size: int | None = element
-        while self.accept("["):
-            if self.accept("]"):
-                size = None
-                break
-            assert size is not None
-            size *= self.constant()
-            self.expect("]")
-        content = b""
-        if self.accept("="):
-            self._find_addresses(name)
-            content = self._initializer(element)
-        if content and space not in (".const", ".global"):
-            raise PtxError(name.line, f"a variable in {space} cannot be initialised")
-        if content and size is not None and len(content) > size:
-            raise PtxError(name.line, f"{name.text!r} has {size} bytes, its content more")
-        return Variable(name.text, space, size, alignment or element, name.line, content)
-
-    def _find_addresses(self, name: Token) -> None:
-        """Refuse addresses of functions and variables in what follows."""
-        place = self.position
-        while self._tokens[place].text != ";" and self._tokens[place].kind != "end":
-            if self._tokens[place].kind == "word":
-                raise AddressError(
-                    name.line,
-                    f"{name.text!r} is initialised with the address {self._tokens[place].text}, "
-                    "which the CPU executor does not support",
-                )
-            place += 1
-
-    def _initializer(self, size: int) -> bytes:
-        """A number, or numbers in braces, nested or not; `size` bytes each."""
-        if self.accept("{"):
-            content = self._initializer(size)
-            while self.accept(","):
-                content += self._initializer(size)
-            self.expect("}")
-            return content
-        if self.token.kind == "float":
-            literal = float_literal(self.take())
-            if literal.bits is None and size == 4:
-                return struct.pack("<f", literal.value)
-            return literal.pattern.to_bytes(size, "little")
-        mask = (1 << 8 * size) - 1
-        return (self.constant() & mask).to_bytes(size, "little")
-
     def _memory(self, space: str) -> Variable:
-        variable = self._variable(space)
+        variable = self.variable(space)
         self.declare(variable.name, variable, variable.line)
         self.expect(";")
         return variable
@@ -427,12 +375,6 @@ class _Parser(OperandReader):
             while self.token.kind != "end" and not self.accept(";"):
                 self.take()
 
-    def _register_type(self) -> ScalarType:
-        token = self.kind("directive")
-        if token.text[1:] not in REGISTER_TYPES:
-            raise PtxError(token.line, f"there are no registers of type {token.text}")
-        return TYPES[token.text[1:]]
-
     def _register(self, function: Function, name: str, scalar: ScalarType, line: int) -> Register:
         register = Register(name, scalar, len(function.registers))
         function.registers.append(register)
@@ -440,7 +382,7 @@ class _Parser(OperandReader):
         return register
 
     def _registers(self, function: Function) -> None:
-        scalar = self._register_type()
+        scalar = self.register_type()
         while True:
             name = self.kind("word")
             names = [name.text]
@@ -487,6 +429,9 @@ class _Parser(OperandReader):
                     raise PtxError(token.line, f"the label {token.text!r} is there twice")
                 if self.accept(".branchtargets"):
                     self._targets[key] = self._names()
+                elif self.token.text in (".callprototype", ".calltargets"):
+                    while self.token.kind != "end" and not self.accept(";"):
+                        self.take()
                 else:
                     self._labels[key] = len(function.instructions)
             elif token.kind == "end":

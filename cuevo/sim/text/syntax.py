@@ -13,12 +13,16 @@ SPECIAL_REGISTERS = frozenset(
     + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
     + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
     + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
+    + [f"%reserved_smem_offset_{name}" for name in ("begin", "end", "cap", "0", "1")]
     + [
         f"%{name}.{axis}"
         for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
         for axis in "xyz"
     ]
 )
+
+SYSTEM_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
+"""Functions of the system, which kernels declare and nobody defines."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class CallOperand:
     function: str
     results: tuple["Operand", ...]
     arguments: tuple["Operand", ...]
+    pointer: RegisterOperand | None = None
+    """What holds the function's address, where it is not called by its name."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,8 @@ Operand = (
 @dataclass(frozen=True)
 class Variable:
     """`size` is None for ``.extern .shared`` memory, sized by the launch. The parameters of calls
-    are of the space ``.local``, as each thread has its own.
+    are of the space ``.local``, as each thread has its own; a function that has an address is a
+    variable of the space ``.func``.
     """
 
     name: str
@@ -146,6 +153,33 @@ class Variable:
     line: int
     content: bytes = b""
     """Initial content."""
+    addresses: tuple["Address", ...] = ()
+    """Those in it, of which `content` has zeros."""
+
+    def content_with(self, address_of: Callable[["Address"], int]) -> bytes:
+        """The initial content, its addresses given."""
+        found = bytearray(self.content)
+        for each in self.addresses:
+            shift = (each.mask & -each.mask).bit_length() - 1
+            value = (address_of(each) & each.mask) >> shift & ((1 << 8 * each.size) - 1)
+            found[each.at : each.at + each.size] = value.to_bytes(each.size, "little")
+        return bytes(found)
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address that memory is initialised with."""
+
+    at: int
+    """Where it is in the content."""
+    size: int
+    """Its bytes there."""
+    variable: Variable
+    offset: int
+    generic: bool
+    """A generic address, not one in the variable's own state space."""
+    mask: int
+    """Bits that are kept, moved down to the lowest one."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +191,12 @@ class Subroutine:
     """Index of its first instruction."""
     results: tuple[Register | Variable, ...]
     parameters: tuple[Register | Variable, ...]
+    registers: tuple[Register, ...] = ()
+    """All of its own."""
+    local: tuple[Variable, ...] = ()
+    """Its ``.local`` variables and those that are parameters."""
+    recursive: bool = False
+    """Whether it may call itself, by way of others or not."""
 
 
 class Instruction(NamedTuple):

@@ -65,5 +65,5 @@ def _types() -> dict[str, ScalarType]:
 
 TYPES = _types()
 
-REGISTER_TYPES = frozenset(TYPES) - {"b8", "u8", "s8", "bf16", "bf16x2"}
-"""Types that ``.reg`` may declare. (PTX lists 8-bit types too, which almost nothing may use.)"""
+REGISTER_TYPES = frozenset(TYPES) - {"bf16", "bf16x2"}
+"""Types that ``.reg`` may declare."""

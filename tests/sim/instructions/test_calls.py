@@ -113,7 +113,7 @@ def test_lanes_part_in_functions() -> None:
     [
         (SQUARE, "call (x), square, (n, n);", "has 1 parameters here, not 2"),
         (SQUARE, "call square;", "has 1 parameters here, not 0"),
-        (".func f() { call f; ret; }", "call f;", "f calls itself"),
+        (".func f() { call f; ret; }", "call f;", "f calls itself so often that a thread's stack"),
         (".func f(.param .b32 a) { ret; }", "call f, (n);", "wants a .param variable"),
         (
             ".func f(.param .b32 a) { .reg .b32 x; ld.param.b32 x, [a]; ret; }",

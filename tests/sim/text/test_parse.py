@@ -131,7 +131,7 @@ def test_constant_expressions(text: str, value: int) -> None:
     [
         ("mov.b32 x, 1;", "unknown symbol 'x'"),
         (".reg .b32 x, x;", "'x' is declared twice"),
-        (".reg .b8 x;", r"no registers of type \.b8"),
+        (".reg .bf16 x;", r"no registers of type \.bf16"),
         (".reg .foo x;", r"no registers of type \.foo"),
         (".reg .b32 x<9>, y<1048568>;", r"y<1048568>: .* at most 1,048,576 registers"),
         ("L: ret; L: ret;", "label 'L' is there twice"),
