@@ -73,13 +73,14 @@ class LocalMemory:
     # -- Frames -----------------------------------------------------------------------------------
 
     def open_frame(self, name: str, more: int, lanes: AnyArray) -> None:
-        """The lanes enter a function that may call itself; its frame takes `more` bytes than its
-        variables have.
+        """The lanes enter a function that may call itself; its frame takes `more` bytes beside
+        its variables.
         """
         offsets, size = self._offsets[name]
         for place, offset in zip(self._places_of[name], offsets, strict=True):
             np.copyto(place, self._top + np.uint64(offset), where=lanes)
-        begin, end = self._frame(name, size + more, lanes)
+        begin = self._top.copy()
+        end = begin + np.where(lanes, np.uint64(_rounded(size + more)), np.uint64(0))
         if (wrong := lanes & (end > self._stack + MOST_STACK)).any():
             raise Fault(
                 f"{name} calls itself so often that a thread's stack has more than {MOST_STACK:,} "
@@ -103,10 +104,6 @@ class LocalMemory:
         none.
         """
         return self._framed.get(id(variable))
-
-    def _frame(self, name: str, size: int, lanes: AnyArray) -> tuple[AnyArray, AnyArray]:
-        begin = self._top.copy()
-        return begin, begin + np.where(lanes, np.uint64(_rounded(size)), np.uint64(0))
 
     def _forget(self, begin: AnyArray, size: int, lanes: AnyArray) -> None:
         start = (self._base + begin.astype(np.int64))[lanes]
