@@ -25,6 +25,7 @@ LEFT_OUT = {
     "cluster": "addresses are those of one launch",
     "mbarrier": "the order of threads",
     "control": "the flow of control",
+    "calls": "the flow of control",
     "barrier": "the order of warps",
     "matrix.load": "moves shared memory",
     "matrix.store": "moves shared memory",
