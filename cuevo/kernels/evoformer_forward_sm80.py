@@ -133,7 +133,9 @@ class Config:
 
     @property
     def score_step(self) -> tuple[int, int]:
-        """Queries and keys that are computed together, if any of them exists."""
+        """Queries and keys of a warp's step. Steps without any key that exists are left out; those
+        without queries are where the last tile is a short one, which the choice counts on.
+        """
         return (self.warp_queries, self.chunk_keys)
 
     @property

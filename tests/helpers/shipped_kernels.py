@@ -84,7 +84,7 @@ def configurations(head_dim: int, dtype: str, biases: int, length: int) -> list[
         few = (1, config.block_queries // 2)[(index + head_dim // 8) % 2]
         last = replace(problem, queries=config.block_queries + few)
         short.append(forward.with_short_tile(config, last, roomy))
-    return found + [config for config in short if config.short_queries and not config.full_tiles]
+    return found + [config for config in short if config.short_queries]
 
 
 def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
