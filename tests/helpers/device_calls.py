@@ -2,16 +2,21 @@
 
 import threading
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from cuda.bindings import driver as cuda
 
 from cuevo.arrays import ArrayView, DeviceArray, view
 from cuevo.cuda.context import check
 from cuevo.executors.driver import DriverExecutor
+from workloads import Workload
+
+LARGE = 2**28
+"""Bytes of q from which on the arrays of a problem are more than a process may keep."""
 
 
 def moved(call: Mapping[str, Any], place: DriverExecutor) -> dict[str, Any]:
@@ -89,3 +94,12 @@ def to_numpy(torch: Any, tensor: Any) -> np.ndarray:
         return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     found: np.ndarray = host.numpy()
     return found
+
+
+def measured(workloads: Iterable[Workload]) -> list[Any]:
+    """Measured problems as parameters of a test; large ones have the device's memory for them."""
+    whole = pytest.mark.whole_device
+    return [
+        pytest.param(x, marks=whole if x.tensor_bytes() >= LARGE else (), id=str(x))
+        for x in workloads
+    ]

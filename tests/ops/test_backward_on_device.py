@@ -12,7 +12,15 @@ from helpers import backward_cases as cases
 from helpers.backward_calls import arguments, configurations, named, sides
 from helpers.backward_cases import ARGUMENTS, TOLERANCE, BackwardCase
 from helpers.backward_sweep import CASES, name
-from helpers.device_calls import STREAMS, host_time, moved, overwrite, tensors, to_numpy
+from helpers.device_calls import (
+    STREAMS,
+    host_time,
+    measured,
+    moved,
+    overwrite,
+    tensors,
+    to_numpy,
+)
 from helpers.guarded import assert_same_bytes
 
 import cuevo
@@ -385,7 +393,7 @@ def check_workload(torch: Any, workload: Workload) -> None:
     assert error < TOLERANCE["bf16"], f"dpair_bias: relative error {error:.3g}"
 
 
-@pytest.mark.parametrize("workload", dict.fromkeys((*BACKWARD, *FORWARD)), ids=str)
+@pytest.mark.parametrize("workload", measured(dict.fromkeys((*BACKWARD, *FORWARD))))
 def test_workloads(executor: DriverExecutor, workload: Workload) -> None:
     """Every measured problem, with both biases."""
     check_workload(pytest.importorskip("torch"), workload)

@@ -13,6 +13,7 @@ from helpers.attention_sweep import CASES, name
 from helpers.device_calls import (
     STREAMS,
     host_time,
+    measured,
     moved,
     overwrite,
     results_of_threads,
@@ -342,7 +343,7 @@ def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     assert torch.count_nonzero(base[gap + 4 * size :]) == 0
 
 
-@pytest.mark.parametrize("workload", FORWARD, ids=str)
+@pytest.mark.parametrize("workload", measured(FORWARD))
 def test_workloads(executor: DriverExecutor, workload: Workload) -> None:
     """Every measured problem, with both biases: some rows against float64, twice the same bits."""
     torch = pytest.importorskip("torch")
