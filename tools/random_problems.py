@@ -6,11 +6,13 @@
     python tools/random_problems.py --device sim --count 20       on the CPU executor
     python tools/random_problems.py --count 10000 --seconds 540   as many of them as fit
 
-A problem is all that a caller can choose: lengths (around whole tiles more often), types, head dim,
-biases, extreme values, which gradients, the front end, and for each array how it lies in memory:
-order of axes, gaps, steps, negative and zero strides, a start off alignment. Problem number i of a
-seed is the same on every machine, for the same kind of device and the same front ends. Values and
-tolerances are those of the tests (tests/helpers).
+A problem is all that a caller can choose: lengths (around whole tiles more often), types, head
+dim, biases, extreme values, which gradients, the front end, and for each array how it lies in
+memory: order of axes, gaps, steps, negative and zero strides, a start off alignment. Some problems
+in a row have types, head dim and gradients in common, and so most of their kernels, which take much
+longer to assemble than to run. Problem number i of a seed is the same on every machine, for the
+same kind of device and the same front ends. Values and tolerances are those of the tests
+(tests/helpers).
 
 For each wrong one it prints what it is and the command that runs it again, at the end how many
 there were. Exits 1 if any is wrong.
@@ -23,12 +25,12 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -83,8 +85,10 @@ OF_ALL, OF_ROW = 0.25, 0.1
 """Largest error of an element: parts of the root mean square of all, and of the largest of its row.
 """
 PLANS_KEPT = 32
-AHEAD = 3
-"""Problems that are handed out to each process, so that it never waits for one."""
+FAMILY = 16
+"""Problems in a row that kernels are shared by; a process takes them together."""
+AHEAD = 2
+"""Families that are handed out to each process, so that it never waits for one."""
 NOTHING = 1e-3
 """Root mean square below which sums of ordinary terms are what remains where they cancel."""
 
@@ -109,8 +113,29 @@ class Problem:
 
 def draw(seed: int, index: int, device: str, front_ends: Sequence[str]) -> Problem:
     """Problem number `index` of a seed."""
-    rng = np.random.default_rng((seed, index))
+    head = _case(np.random.default_rng((seed, index - index % FAMILY, 0)), device)
+    rng = np.random.default_rng((seed, index, 1))
     front_end = str(rng.choice(front_ends))
+    case = _case(rng, device)
+    while (case.mask, case.pair) != (head.mask, head.pair):
+        case = _case(rng, device)
+    case = replace(
+        case,
+        dtype=head.dtype,
+        head_dim=head.head_dim,
+        grads=head.grads,
+        bias_grad_dtype=None if front_end in ("torch", "jax") else head.bias_grad_dtype,
+    )
+    made = backward_cases.make(case)
+    memory = {}
+    for name in ("dout", *GRADS):
+        if name in made and (how := _memory(name, made[name].array, front_end, rng)):
+            memory[name] = how
+            made[name] = _moved(made[name].array, how)
+    return Problem(case, front_end, made, memory)
+
+
+def _case(rng: np.random.Generator, device: str) -> BackwardCase:
     sizes = SIZES[device]
     # Some of what a case has goes by its place in the sweep.
     *_, case = backward_sweep.sweep(
@@ -123,16 +148,7 @@ def draw(seed: int, index: int, device: str, front_ends: Sequence[str]) -> Probl
     if rng.random() < 0.6:
         layouts = {name: getattr(case, name) for name in ("mask_layout", "pair_layout")}
         case = replace(case, **{name: SINGLE.get(x, x) for name, x in layouts.items()})
-    case = replace(case, shape=None, seed=int(rng.integers(2**31)))
-    if front_end in ("torch", "jax"):
-        case = replace(case, bias_grad_dtype=None)
-    made = backward_cases.make(case)
-    memory = {}
-    for name in ("dout", *GRADS):
-        if name in made and (how := _memory(name, made[name].array, front_end, rng)):
-            memory[name] = how
-            made[name] = _moved(made[name].array, how)
-    return Problem(case, front_end, made, memory)
+    return replace(case, shape=None, seed=int(rng.integers(2**31)))
 
 
 def _length(rng: np.random.Generator, longest: int) -> int:
@@ -331,6 +347,12 @@ def check_elements(name: str, found: np.ndarray, exact: np.ndarray) -> None:
         )
 
 
+def attempt_all(
+    seed: int, device: str, front_ends: Sequence[str], indices: Sequence[int]
+) -> list[str]:
+    return [attempt(seed, device, front_ends, index) for index in indices]
+
+
 def attempt(seed: int, device: str, front_ends: Sequence[str], index: int) -> str:
     """What is wrong with problem `index`; "" if nothing is."""
     problem = draw(seed, index, device, front_ends)
@@ -361,10 +383,19 @@ def _forget_plans() -> None:
             operation.plans.clear()
 
 
-def _at_once(run: Callable[[int], str], index: int) -> Future[str]:
-    done: Future[str] = Future()
-    done.set_result(run(index))
+def _at_once(run: Callable[[range], list[str]], indices: range) -> Future[list[str]]:
+    done: Future[list[str]] = Future()
+    done.set_result(run(indices))
     return done
+
+
+def _families(first: int, count: int) -> Iterator[range]:
+    """Numbers of `count` problems from `first` on, by families."""
+    end = first + count
+    while first < end:
+        after = min(first - first % FAMILY + FAMILY, end)
+        yield range(first, after)
+        first = after
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -383,22 +414,22 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     front_ends = options.front_ends or available(options.device)
     started, wrong, done = time.monotonic(), 0, 0
-    run = partial(attempt, options.seed, options.device, front_ends)
+    run = partial(attempt_all, options.seed, options.device, front_ends)
     # Read by JAX when it starts, which would take most of the device's memory for itself.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    indices = iter(range(options.first, options.first + options.count))
+    families = _families(options.first, options.count)
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         submit = _at_once if options.processes == 1 else pool.submit
-        pending = {submit(run, index) for index in islice(indices, AHEAD * options.processes)}
+        pending = {submit(run, indices) for indices in islice(families, AHEAD * options.processes)}
         while pending:
             finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for message in [future.result() for future in finished]:
+            for said in chain.from_iterable(future.result() for future in finished):
                 done += 1
-                if message:
+                if said:
                     wrong += 1
-                    print(f"{message}\n", flush=True)
+                    print(f"{said}\n", flush=True)
             if time.monotonic() - started < options.seconds:
-                pending |= {submit(run, index) for index in islice(indices, len(finished))}
+                pending |= {submit(run, indices) for indices in islice(families, len(finished))}
     print(f"{done} problems, {wrong} wrong")
     print(f"seed {options.seed}, {', '.join(front_ends)}, {time.monotonic() - started:.0f} s")
     return int(wrong > 0)

@@ -64,7 +64,8 @@ def _matches_nothing(arrays: Sequence[Any]) -> None:
 def _matching(arrays: Sequence[Any]) -> _Match | None:
     """Tells whether arrays are like these; None where nothing does."""
     present = [i for i, x in enumerate(arrays) if x is not None]
-    is_like, pick = _guard([arrays[i] for i in present]), itemgetter(*present)
+    is_like = _guard([arrays[i] for i in present])
+    pick = tuple if len(present) == len(arrays) else itemgetter(*present)
     if is_like is None:
         return None
     address = sys.modules["torch"].Tensor.data_ptr

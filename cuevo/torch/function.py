@@ -69,12 +69,13 @@ def attend(
     if scale is not None and not isinstance(scale, int | float):
         raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
     operands = (q, k, v, mask_bias, pair_bias)
-    if not torch.compiler.is_dynamo_compiling():
-        shape, enabled = getattr(q, "shape", None), torch.is_grad_enabled()
-        key = (shape, mask_bias is None, pair_bias is None, scale, enabled)
+    key: Any = None
+    if not _is_traced():
+        enabled = torch.is_grad_enabled()
         try:
+            key = (q.numel(), mask_bias is None, pair_bias is None, scale, enabled)
             kinds = _FORWARD.get(key, ())
-        except TypeError:  # a shape that has no hash
+        except (AttributeError, TypeError):  # no tensor, or a symbolic size
             kinds = ()
         for match, known in kinds:
             table = match(operands)
@@ -82,8 +83,7 @@ def attend(
                 run, is_recorded = known
                 if not is_recorded:
                     return run(table)[0]
-                call = (scale, run, table)
-                out: Tensor = _record(q, k, v, mask_bias, pair_bias, call)
+                out: Tensor = _record(q, k, v, mask_bias, pair_bias, (scale, run, table))
                 return out
     if not _is_eager(operands):
         _check_tensors(labels, operands)
@@ -124,6 +124,7 @@ def _is_eager(operands: tuple[Any, ...]) -> bool:
     )
 
 
+_is_traced = torch.compiler.is_dynamo_compiling
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
 
 
@@ -151,7 +152,8 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         else:
             out, lse = run(table)
         ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
-        ctx.scale = scale
+        if scale is not None:  # a context without attributes is made faster
+            ctx.scale = scale
         return out
 
     @staticmethod
@@ -160,8 +162,8 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             return differentiate(ctx, dout)
         operands = (dout, *saved)
-        scale, needed = ctx.scale, ctx.needs_input_grad[: len(GRADS)]
-        key = (dout.shape, saved[-2] is None, saved[-1] is None, scale, needed)
+        scale, needed = getattr(ctx, "scale", None), ctx.needs_input_grad[: len(GRADS)]
+        key = (dout.numel(), saved[-2] is None, saved[-1] is None, scale, needed)
         for match, run in _BACKWARD.get(key, ()):
             table = match(operands)
             if table is not None and forward_ad._current_level < 0:

@@ -112,7 +112,7 @@ def differentiate(ctx: Any, dout: Tensor | None, dlse: None = None) -> tuple[Ten
     if dout is None or not wanted:
         return (None,) * 6
     results = _operator(_Backward, backward_op)(
-        dout, *ctx.saved_tensors, ctx.scale, " ".join(wanted)
+        dout, *ctx.saved_tensors, getattr(ctx, "scale", None), " ".join(wanted)
     )
     found = dict(zip(wanted, results, strict=True))
     return (*(found.get(name) for name in GRADS), None)
