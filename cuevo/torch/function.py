@@ -71,9 +71,9 @@ def attend(
     operands = (q, k, v, mask_bias, pair_bias)
     key: Any = None
     if not _is_traced():
-        enabled = torch.is_grad_enabled()
+        absent, enabled = (mask_bias is None, pair_bias is None), torch.is_grad_enabled()
         try:
-            key = (q.numel(), mask_bias is None, pair_bias is None, scale, enabled)
+            key = (q.numel(), q.requires_grad, enabled, scale, absent)
             kinds = _FORWARD.get(key, ())
         except (AttributeError, TypeError):  # no tensor, or a symbolic size
             kinds = ()
