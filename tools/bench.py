@@ -95,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
         "gradients); may be given several times",
     )
     add("--no-peers", action="store_true", help="cuevo alone")
+    add("--peer", action="append", metavar="NAME", help="of the peers this; may be given again")
     add("--repeats", type=int, metavar="COUNT", help=f"timed calls of each (default {REPEATS})")
     add(
         "--config",
@@ -147,9 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     found, absent = [], {}
     if not arguments.no_peers:
-        found, absent = import_peers_for(
-            backend, direction, workloads if arguments.workload else ()
-        )
+        asked = workloads if arguments.workload else ()
+        found, absent = import_peers_for(backend, direction, asked, arguments.peer)
     record: dict[str, Any] = {
         **circumstances(),
         "device": {**asdict(backend.facts), "backend": backend.name},
@@ -183,11 +183,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def import_peers_for(
-    backend: Backend, direction: Direction, asked: Sequence[Workload]
+    backend: Backend,
+    direction: Direction,
+    asked: Sequence[Workload],
+    names: Sequence[str] | None,
 ) -> tuple[list[Contender], dict[str, str]]:
     if backend.name != "torch":
         return [], {"every peer": "torch, which they all are built on, is not installed"}
-    return import_peers(direction.loaders(asked))
+    loaders = direction.loaders(asked)
+    return import_peers(x for x in loaders if names is None or x[0] in names)
 
 
 def measure_workload(

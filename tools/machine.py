@@ -35,6 +35,7 @@ _DISTRIBUTIONS = (
     "nvidia-cudnn-cu13",
     "cuequivariance-torch",
     "trifast",
+    "bionemo-ir",
 )
 
 

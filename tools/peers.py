@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from backends import Inputs
@@ -219,6 +220,49 @@ def _trifast(name: str) -> Contender:
     )
 
 
+def _bionemo(name: str) -> Contender:
+    """Kernels for Hopper that are shipped assembled: pair bias, and the number of keys of a row."""
+    import torch
+
+    library = import_module("bionemo_ir.libs._cutedsl_kernels")
+    special = next(x for x in dir(library) if x.endswith("triangle_attention_sm90_D32"))
+    of_head_dim_32, general = getattr(library, special), library.triangle_attention
+
+    def view(tensor: Any) -> Any:
+        """Extents, and all strides but the last, which is 1."""
+        make = {1: library.Tensor1View, 3: library.Tensor3View, 4: library.Tensor4View}
+        extents, steps = tuple(tensor.shape), tensor.stride()[:-1]
+        return make[tensor.ndim](tensor.data_ptr(), extents, steps, tensor.get_device())
+
+    def prepare(inputs: Inputs) -> Call:
+        q, k, v, pair = inputs.q[0], inputs.k[0], inputs.v[0], inputs.pair_bias[:, 0]
+        rows, length, _, head_dim = q.shape
+        launcher, configuration = of_head_dim_32, ()
+        if head_dim != 32:
+            types = {torch.bfloat16: general.DType.BFLOAT16, torch.float16: general.DType.FLOAT16}
+            config = general.make_kernel_config(90, head_dim, length, types[q.dtype], False)
+            launcher, configuration = general, (config,)
+        lengths = torch.full((rows,), length, dtype=torch.int32, device=q.device)
+        lse = q.new_empty((0, 0, 0), dtype=torch.float32)
+
+        def call() -> Any:
+            out = torch.empty_like(q)
+            params = launcher.LaunchParams()
+            params.q, params.k, params.v, params.output = map(view, (q, k, v, out))
+            params.bias, params.actual_s_kv, params.lse = map(view, (pair, lengths, lse))
+            params.softmax_scale, params.i_dim = head_dim**-0.5, rows
+            params.stream = torch.cuda.current_stream().cuda_stream
+            launcher.launch(*configuration, params)
+            return out
+
+        return call
+
+    def refuses(workload: Workload) -> str:
+        return "" if workload.head_dim in (32, 64) else "has head dims 32 and 64"
+
+    return Contender(name, "pair", prepare, lambda result: result[None], refuses=refuses)
+
+
 PEERS: dict[str, Loader] = {
     "SDPA mem-efficient": partial(_sdpa, "EFFICIENT_ATTENTION", "pair"),
     "SDPA cuDNN": partial(_sdpa, "CUDNN_ATTENTION", "pair"),
@@ -226,4 +270,5 @@ PEERS: dict[str, Loader] = {
     "FlashAttention-2": partial(_sdpa, "FLASH_ATTENTION", "none"),
     "cuEquivariance": _cuequivariance,
     "trifast": _trifast,
+    "bionemo-ir": _bionemo,
 }
