@@ -87,6 +87,7 @@ class Tiling(choice.Threadblocks, Protocol):
     @property
     def pair_pass_rows(self) -> int: ...
     def groups(self, problem: Problem, arch: Architecture) -> int: ...
+    def extents(self, problem: Problem, groups: int) -> tuple[int, int]: ...
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]: ...
     def row_groups(self, problem: Problem) -> int: ...
     def chunks_of(self, problem: Problem, groups: int) -> int: ...
@@ -140,6 +141,11 @@ class SideConfig:
     def chunks_of(self: Tiling, problem: Problem, groups: int) -> int:
         """Chunks of `groups` groups, each with sums of its own."""
         return ceil(self.row_groups(problem) / groups)
+
+    def extents(self: Tiling, problem: Problem, groups: int) -> tuple[int, int]:
+        """Threadblocks along the stationary positions and along the chunks of rows N."""
+        tiles = ceil(problem.stationary / self.block_stationary)
+        return tiles, self.chunks_of(problem, groups)
 
     def resident(self: Tiling, arch: Architecture) -> int:
         """Threadblocks on a multiprocessor at a time."""
@@ -211,6 +217,7 @@ def parameters(
     kernels see are padded along queries and keys to whole tiles of every kernel that accesses them.
     """
     chunks = config.chunks_of(problem, groups)
+    stationary_tiles, numbered_chunks = config.extents(problem, groups)
     by_key = (key_bias, mask_sums, pair_sums)
 
     def address(x: ArrayView | None) -> int:
@@ -239,10 +246,10 @@ def parameters(
         "pair_keys": problem.pair_keys,
         "query_positions": 16 * stats.shape[3] if stats else 0,
         "key_positions": next((x.shape[-1] for x in by_key if x), 0),
-        "stationary_tiles": ceil(problem.stationary / config.block_stationary),
+        "stationary_tiles": stationary_tiles,
         "groups": config.row_groups(problem) // chunks,
         "longer_chunks": config.row_groups(problem) % chunks,
-        "chunks": chunks,
+        "chunks": numbered_chunks,
         "gradient_scale": scale,
         **forward.scale_fields(scale, config.dtype),
     }

@@ -65,6 +65,38 @@ class Config(SideConfig):
     """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
     full_tiles: bool = False
     """Rows and positions fill every tile; otherwise a warp that has none idles in the last ones."""
+    short_stationary: int = 0
+    """Stationary positions of the threadblocks of the last tile, which has fewer than the others;
+    see `short_tile`. 0: they are like the others.
+    """
+    short_rows: int = 0
+    """Rows N of these threadblocks."""
+
+    @property
+    def short_tile(self) -> "Config":
+        """The tiling of a last tile of few stationary positions: as many warps, one row N each."""
+        positions = self.short_rows * self.short_stationary
+        return replace(
+            self,
+            short_stationary=0,
+            short_rows=0,
+            block_rows=self.short_rows,
+            warp_rows=1,
+            block_stationary=self.short_stationary,
+            m_tiles=positions // (self.threads // 2),
+        )
+
+    @property
+    def bodies(self) -> "tuple[Config, ...]":
+        """The tilings that the kernel has code for."""
+        return (self, self.short_tile) if self.short_stationary else (self,)
+
+    @property
+    def chunks_together(self) -> int:
+        """Chunks of rows N whose threadblocks are numbered together, with that of the short last
+        tile, so that it finds what they stream in L2.
+        """
+        return self.short_rows // self.block_rows if self.short_stationary else 1
 
     # -- Tiles and copies --------------------------------------------------------------------------
 
@@ -170,6 +202,11 @@ class Config(SideConfig):
         return 12 if self.by_keys else 4 if self.mask else 0
 
     @property
+    def values_passes(self) -> int:
+        """Copies of 16 bytes with which a thread takes part in those of a row N in a stage."""
+        return ceil(self.block_streamed * self.value_bytes / (16 * self.row_threads))
+
+    @property
     def scarce(self) -> bool:
         """Whether the loop leaves no registers for what a thread needs only around it."""
         return self.sums_rows
@@ -265,9 +302,14 @@ class Config(SideConfig):
         return self.meeting_at + self.meeting_buffers * self.meeting_bytes
 
     @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory, all of the above."""
+    def tile_bytes(self) -> int:
+        """All of the above."""
         return self.place_at + (16 if self.scarce else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a threadblock of any tiling."""
+        return max(each.tile_bytes for each in self.bodies)
 
     # -- The launch --------------------------------------------------------------------------------
 
@@ -288,12 +330,19 @@ class Config(SideConfig):
         most = min(row_groups, most_chunks(problem))
         return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
 
+    def extents(self, problem: Problem, groups: int) -> tuple[int, int]:
+        """Threadblocks along the stationary positions and along the chunks of rows N."""
+        tiles, chunks = super().extents(problem, groups)
+        if self.short_stationary:
+            return (tiles - 1) * self.chunks_together + 1, ceil(chunks / self.chunks_together)
+        return tiles, chunks
+
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: stationary tiles fastest, then heads, then chunks of
         rows, then batches.
         """
-        tiles = ceil(problem.stationary / self.block_stationary)
-        return (tiles * problem.heads * self.chunks_of(problem, groups) * problem.batch, 1, 1)
+        tiles, chunks = self.extents(problem, groups)
+        return (tiles * problem.heads * chunks * problem.batch, 1, 1)
 
 
 _EACH_CHUNK = 0.002
@@ -325,10 +374,14 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.pair not in ("none", "f16", "bf16", "f32"):
         yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
         return
-    if c.m_tiles not in (1, 2) or c.block_stationary not in (32, 64, 128):
+    if (
+        c.m_tiles not in (1, 2)
+        or c.block_stationary not in (16, 32, 64, 128)
+        or c.block_stationary < c.warp_stationary
+    ):
         yield (
-            "a warp has 16 or 32 stationary positions (m_tiles 1 or 2), a block 32, 64 or 128; got "
-            f"{16 * c.m_tiles}, {c.block_stationary}"
+            "a warp has 16 or 32 stationary positions (m_tiles 1 or 2), a block 16, 32, 64 or 128; "
+            f"got {c.warp_stationary}, {c.block_stationary}"
         )
         return
     if c.block_streamed not in (32, 64, 128):
@@ -359,8 +412,6 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"{c.row_threads} threads copy fewer than the 8 rows of {c.tile.chunks} chunks that "
             "keep a thread's swizzle constant"
         )
-    if c.row_threads < c.block_streamed * c.value_bytes // 16:
-        yield f"{c.row_threads} threads are too few for the values of {c.block_streamed} positions"
     if c.pair_tile:
         if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < c.pair_size:
             yield (
@@ -372,6 +423,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
+    if c.by_keys and c.pair == "f32" and c.block_stationary < 32:
+        yield "an fp32 pair bias is read for 32 stationary keys or more, not 16"
+    if c.short_stationary:
+        yield from _short_tile_violations(c, arch, problem)
     yield from choice.resource_violations(c, arch)
     if problem is None:
         return
@@ -382,6 +437,42 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield (
             f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
             f"{problem.pair_alignment}"
+        )
+
+
+def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    warps = c.threads // 32
+    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
+        yield (
+            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
+            f"{warps} warps, not {c.short_rows}"
+        )
+        return
+    if c.sums_rows and c.short_rows != c.block_rows:
+        yield f"sums over rows are those of block_rows = {c.block_rows} in the short last tile, too"
+        return
+    step = 16 * warps // c.short_rows
+    if c.short_stationary % step or not 0 < c.short_stationary < c.block_stationary:
+        yield (
+            f"short_stationary must be a multiple of {step} ({warps // c.short_rows} warps to a "
+            f"row) below block_stationary = {c.block_stationary}, not {c.short_stationary}"
+        )
+        return
+    yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
+    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
+    if arch.fitting_in_shared(c.shared_bytes) < resident:
+        yield (
+            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
+            f"than {resident} threadblocks fit on a multiprocessor"
+        )
+    if problem is None:
+        return
+    whole, rest = divmod(problem.stationary, c.block_stationary)
+    if not whole or not 0 < rest <= c.short_stationary:
+        yield (
+            f"{problem.stationary} stationary positions have no last tile of at most "
+            f"{c.short_stationary} behind others of {c.block_stationary}; short_stationary must "
+            "be 0"
         )
 
 
@@ -507,14 +598,36 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
+    found = choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
+    # Threadblocks that all run at once gain nothing by being fewer.
+    crowded = found.grid(problem, 1)[0] > arch.multiprocessors * found.min_blocks
+    if crowded and problem.rows > found.block_rows:
+        return with_short_tile(found, problem, arch)
+    return found
+
+
+def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:
+    """`config` with a short last tile, of the most rows N that are legal, if any are."""
+    warps, rest = config.threads // 32, problem.stationary % config.block_stationary
+    for row_warps in range(1, warps // config.block_rows + 1):
+        step = 16 * row_warps
+        # Powers of two, which tiles have.
+        positions = step << max(0, ceil(rest / step) - 1).bit_length()
+        short = replace(config, short_rows=warps // row_warps, short_stationary=positions)
+        for few in (short, replace(short, short_stationary=2 * positions)):
+            if rest and not violations(few, arch, problem):
+                return few
+    return config
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then such with ever more registers for a thread: fewer threadblocks to a
-    multiprocessor, stationary operands in shared memory, one row N at a time, at last fewer
-    positions to a warp.
+    """`config`, then such with ever more registers for a thread: without a short last tile, with
+    fewer threadblocks to a multiprocessor, stationary operands in shared memory, one row N at a
+    time, at last fewer positions to a warp.
     """
+    if config.short_stationary:
+        yield config
+        config = replace(config, short_stationary=0, short_rows=0)
     yield from choice.spill_fallbacks(config)
     alone = replace(config, min_blocks=1)
     if config.stationary_in_registers:
