@@ -134,8 +134,9 @@ typedef struct evoformer_backward_params {
     uint32_t pair_keys;       /* keys of a row of pair_bias that may be read: Lk, or more where rows are padded */
     uint32_t query_positions; /* Lq rounded up to whole tiles of every kernel */
     uint32_t key_positions;   /* Lk, likewise */
-    uint32_t stationary_tiles; /* ceil(Lk or Lq / block_stationary) */
-    uint32_t chunks;          /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
+    uint32_t stationary_tiles; /* ceil(Lk or Lq / block_stationary); with a short last tile, floor() * Config.chunks_together + 1 */
+    uint32_t chunks;          /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other;
+                                 with a short last tile, chunks_together of them are counted as one */
     uint32_t groups;          /* groups of a chunk, at least */
     uint32_t longer_chunks;   /* the first chunks, which have one more */
     uint32_t whole_tiles;     /* streamed tiles all of which exist: Lq or Lk / block_streamed */

@@ -26,6 +26,10 @@ INSTANCES = [
     ("evoformer_backward_sm80", KEYS + " m_tiles=1 stages=2"),
     ("evoformer_backward_sm80", QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_streamed=16"),
     ("evoformer_backward_sm80", "head_dim=8 first=false second=true stationary_in_registers=true"),
+    (
+        "evoformer_backward_sm80",
+        QUERIES + " block_rows=4 stages=2 short_rows=4 short_stationary=32",
+    ),
     ("evoformer_forward_sm70", "head_dim=16 mask=bool block_queries=32"),
     ("evoformer_forward_sm75", "head_dim=16 mask=bounds pair=f32 block_queries=32"),
     ("evoformer_forward_sm80", "head_dim=24 dtype=f16 block_rows=2 mask=none pair=f16"),

@@ -139,7 +139,8 @@ def gradient_configurations(
     head_dim: int, dtype: str, biases: int, wanted: int, length: int
 ) -> list[backward.Config]:
     """The candidates for `GRADIENT_BIASES[biases]` and `GRADIENTS[wanted]` that some architecture
-    can run; none where there is no bias that these are gradients of.
+    can run, where they do not fill their tiles also with a short last one; none where there is no
+    bias that these are gradients of.
     """
     mask, pair, alignment = GRADIENT_BIASES[biases]
     asked = GRADIENTS[wanted]
@@ -151,7 +152,13 @@ def gradient_configurations(
     )  # fmt: skip
     roomy = architecture("sm_90")
     offered = dict.fromkeys(config for config, _ in backward.candidates(problem))
-    return [config for config in offered if not backward.violations(config, roomy, problem)]
+    found = [config for config in offered if not backward.violations(config, roomy, problem)]
+    short = []
+    for index, config in enumerate(found):
+        few = (1, config.block_stationary // 2)[(index + head_dim // 8) % 2]
+        last = replace(problem, **{asked["side"]: config.block_stationary + few})
+        short.append(backward.with_short_tile(config, last, roomy))
+    return found + [config for config in short if config.short_stationary]
 
 
 def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -166,7 +173,10 @@ def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, obje
                 asked = [name for name in ("first", "second", "sums") if getattr(config, name)]
                 biased = ("mask" if config.mask else "bare", config.pair)
                 width = [] if config.pair == "none" else [str(config.pair_copy_bytes)]
-                name = "-".join((config.side, *asked, f"tiling{index}", *biased, *width))
+                tiling = f"tiling{index}"
+                if config.short_stationary:
+                    tiling += f"-short{config.short_rows}x{config.short_stationary}"
+                name = "-".join((config.side, *asked, tiling, *biased, *width))
                 values = backward.values(config)
                 yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
 

@@ -180,6 +180,57 @@ def test_either_side(side: str, stationary: int, streamed: int) -> None:
     assert config.grid(problem, groups=2) == (4 * 2 * 2, 1, 1)
 
 
+# -- A short last tile -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("side", "positions", "short", "extents"),
+    [
+        *[
+            ("keys", 64, (0, 0), (1, 5)),
+            ("keys", 65, (0, 0), (2, 5)),
+            ("keys", 65, (2, 16), (3, 3)),
+        ],
+        *[("keys", 150, (2, 32), (5, 3)), ("queries", 150, (4, 32), (3, 2))],
+    ],
+)
+def test_where_the_threadblocks_of_a_short_last_tile_are(
+    side: str, positions: int, short: tuple[int, int], extents: tuple[int, int]
+) -> None:
+    """Of five rows: two chunks of one row are numbered together, their tiles and the short one;
+    sums over four rows are those of four rows in the short one, too.
+    """
+    base = BASE if side == "keys" else replace(QUERIES, block_rows=4, warp_rows=2)
+    config = replace(base, short_rows=short[0], short_stationary=short[1])
+    problem = replace(PROBLEM, rows=5, side=side, keys=positions, queries=positions)
+    assert config.extents(problem, 1) == extents
+    assert config.grid(problem, 1) == (extents[0] * 2 * extents[1], 1, 1)
+    assert config.bodies[-1].threads == config.threads
+
+
+@pytest.mark.parametrize(
+    ("side", "rows", "length", "short"),
+    [
+        *[("keys", 384, 705, (2, 16)), ("keys", 384, 721, (2, 32)), ("keys", 384, 737, (0, 0))],
+        *[("queries", 384, 705, (4, 16)), ("queries", 384, 736, (4, 32)), ("keys", 1, 705, (0, 0))],
+        *[("queries", 384, 737, (0, 0)), ("queries", 384, 768, (0, 0)), ("keys", 384, 33, (0, 0))],
+    ],
+)
+def test_the_choice_of_a_short_last_tile(
+    side: str, rows: int, length: int, short: tuple[int, int]
+) -> None:
+    """Where the last tile has at most half of the positions, and there is more than a wave."""
+    problem = Problem(
+        1, rows, 4, length, length, 32, "bf16", "bf16", "bf16", side=side, sums=True,
+        second=side == "keys",
+    )  # fmt: skip
+    config = backward.choose(problem, SM_90)
+    assert (config.short_rows, config.short_stationary) == short
+    first, second, *_, last = backward.spill_fallbacks(config)
+    assert first == config
+    assert (second.short_stationary, last.short_stationary, last.min_blocks) == (0, 0, 1)
+
+
 # -- The constraints -------------------------------------------------------------------------------
 
 
@@ -207,7 +258,7 @@ def test_the_bases_are_legal() -> None:
             "a warp has 16 or 32 stationary positions (m_tiles 1 or 2)",
         ),
         (BASE, dict(m_tiles=0), "sm_80", "m_tiles 1 or 2"),
-        (BASE, dict(block_stationary=96), "sm_80", "a block 32, 64 or 128; got 32, 96"),
+        (BASE, dict(block_stationary=96), "sm_80", "16, 32, 64 or 128; got 32, 96"),
         (BASE, dict(block_streamed=48), "sm_80", "block_streamed must be 32, 64 or 128, not 48"),
         (BASE, dict(chunk_streamed=64), "sm_80", "multiple of 16 that divides block_streamed"),
         (BASE, dict(chunk_streamed=0), "sm_80", "multiple of 16 that divides block_streamed"),
@@ -233,11 +284,12 @@ def test_the_bases_are_legal() -> None:
             "sm_80",
             "32 threads copy fewer than the 8 rows of 5 chunks",
         ),
+        (BASE, dict(block_stationary=16), "sm_80", "16, 32, 64 or 128; got 32, 16"),
         (
             BASE,
-            dict(block_stationary=32, block_streamed=128, pair="none"),
+            dict(pair="f32", block_rows=2, block_stationary=16, m_tiles=1),
             "sm_80",
-            "32 threads are too few for the values of 128 positions",
+            "an fp32 pair bias is read for 32 stationary keys or more, not 16",
         ),
         (BASE, dict(pair_copy_bytes=3), "sm_80", "pair_copy_bytes must be 16, 8, 4 or 2"),
         (BASE, dict(pair="f32", pair_copy_bytes=2), "sm_80", "at least one element; got 2"),
@@ -246,6 +298,33 @@ def test_the_bases_are_legal() -> None:
             dict(pair="f32"),
             "sm_80",
             "64 threads copy fewer than the 8 rows of pair bias that keep",
+        ),
+        (BASE, dict(short_stationary=32), "sm_80", "a multiple of block_rows = 1 that divides"),
+        (BASE, dict(short_stationary=32, short_rows=3), "sm_80", "the 2 warps, not 3"),
+        (
+            BASE,
+            dict(short_stationary=16, short_rows=1),
+            "sm_80",
+            "a multiple of 32 (2 warps to a row) below block_stationary = 64, not 16",
+        ),
+        (BASE, dict(short_stationary=64, short_rows=2), "sm_80", "block_stationary = 64, not 64"),
+        (
+            replace(QUERIES, block_rows=2),
+            dict(short_stationary=32, short_rows=4),
+            "sm_80",
+            "sums over rows are those of block_rows = 2 in the short last tile, too",
+        ),
+        (
+            BASE,
+            dict(pair="f32", block_rows=2, short_stationary=16, short_rows=4),
+            "sm_80",
+            "short last tile: an fp32 pair bias is read for 32",
+        ),
+        (
+            BASE,
+            dict(block_streamed=64, stages=4, min_blocks=2, short_stationary=32, short_rows=2),
+            "sm_80",
+            "so that fewer than 2 threadblocks fit",
         ),
         (BASE, dict(min_blocks=0), "sm_80", "0 blocks of 64 threads do not fit"),
         (BASE, dict(min_blocks=33), "sm_80", "33 blocks of 64 threads do not fit"),

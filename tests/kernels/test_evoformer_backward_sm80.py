@@ -24,6 +24,7 @@ from helpers.backward_calls import (
 )
 from helpers.backward_cases import GRAD_LAYOUTS, BackwardCase
 from helpers.backward_sweep import CASES, name
+from helpers.backward_variants import Profiler
 from helpers.executors import Recorder
 from helpers.guarded import Strided, assert_same_bytes, check_guards, host_views, lay_out
 from helpers.query_statistics import blocked
@@ -282,6 +283,61 @@ def test_rows_that_nobody_sums(rows: tuple[int, int]) -> None:
     block_rows, warp_rows = rows
     settings = TILING | dict(block_rows=block_rows, warp_rows=warp_rows, block_stationary=32)
     run(replace(WIDE, grads=("q",)), "queries", settings)
+
+
+@pytest.mark.parametrize("side", ["keys", "queries"])
+def test_an_fp32_pair_bias_is_read_without_bank_conflicts(side: str) -> None:
+    place = Profiler("sm_90")
+    case = replace(WIDE, pair="f32", rows=2, keys=64, queries=40)
+    run(case, side, TILING | dict(block_rows=2), place=place)
+    (loaded,) = place.kernels
+    read = [use for use in loaded.profile.banks if "lib/bias.ptx" in use.origin]
+    assert len(read) >= 8
+    assert not [use for use in read if use.conflicts]
+
+
+# -- A short last tile -----------------------------------------------------------------------------
+
+KEYS_TILING = TILING | dict(block_streamed=64, chunk_streamed=16, stationary_in_registers=True)
+ROWS_TILING = TILING | dict(block_rows=4, warp_rows=2)
+SHORT: tuple[tuple[str, dict[str, Any], dict[str, Any], int], ...] = (
+    ("keys", dict(keys=65), KEYS_TILING | dict(short_rows=2, short_stationary=16), 1),
+    (
+        "keys",
+        dict(keys=150, rows=3, heads=2, batch=2, pair="f32"),
+        KEYS_TILING | dict(short_rows=2, short_stationary=32),
+        1,
+    ),
+    (
+        "keys",
+        dict(keys=85, rows=7, grads=("k", "v")),
+        KEYS_TILING | dict(block_rows=2, short_rows=4, short_stationary=32),
+        1,
+    ),
+    ("queries", dict(queries=65), ROWS_TILING | dict(short_rows=4, short_stationary=16), 1),
+    (
+        "queries",
+        dict(queries=150, rows=9, heads=2, pair="f32"),
+        ROWS_TILING | dict(short_rows=4, short_stationary=32, meeting_buffers=1),
+        2,
+    ),
+    (
+        "queries",
+        dict(queries=140, head_dim=64),
+        ROWS_TILING | dict(warp_rows=1, short_rows=4, short_stationary=32),
+        1,
+    ),
+    ("queries", dict(grads=("q",)), TILING | dict(short_rows=2, short_stationary=16), 1),
+)
+
+
+@pytest.mark.parametrize(("side", "changes", "settings", "groups"), SHORT, ids=str)
+def test_a_short_last_tile(
+    side: str, changes: dict[str, Any], settings: dict[str, Any], groups: int
+) -> None:
+    """Rows that its threadblocks lack, or those numbered beside them; one warp to a row, or two."""
+    case = replace(WIDE, pair_layout="packed", **changes)
+    run(case, side, settings, groups)
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,15 @@ def test_products_of_gradients_of_what_exists(
     queries = ROWS * ceil(kept.queries / 32) * ceil(kept.keys / 16)
     keys = kept.rows * ceil(kept.keys / 32) * ceil(kept.queries / 16)
     assert sorted(device.products()) == sorted([24 * queries, 32 * keys])
+
+
+def test_products_of_gradients_of_short_last_tiles() -> None:
+    """Of 65 queries and 81 keys: sixteen queries of four rows and 32 keys of two."""
+    keys, queries = SIDES[0]
+    short = (
+        replace(keys, short_rows=2, short_stationary=32),
+        replace(queries, short_rows=4, short_stationary=16),
+    )
+    device = Counting()
+    differentiate(short, cut(with_outputs(WHOLE, 32, "bf16"), RAGGED[0]), device)
+    assert sorted(device.products()) == sorted([24 * 4 * 6 * 5 // 2, 32 * 3 * 3 * 5])

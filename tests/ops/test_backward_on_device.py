@@ -135,6 +135,19 @@ def test_after_the_forward_pass_on_its_stream(executor: DriverExecutor) -> None:
     cases.check(BOTH, fetched(found), inputs)
 
 
+def test_short_last_tiles(executor: DriverExecutor) -> None:
+    case = replace(BOTH, queries=150, keys=65, rows=7)
+    common = dict(block_stationary=64, chunk_streamed=16, stages=2, m_tiles=2, min_blocks=1)
+    keys = common | dict(block_rows=1, block_streamed=64, short_rows=2, short_stationary=16)
+    queries = common | dict(block_rows=4, warp_rows=2, short_rows=4, short_stationary=32)
+    inputs, call = arguments(case)
+    config = {"keys": keys, "queries": queries | dict(block_streamed=32)}
+    found = fetched(cuevo.attention_backward(**moved(call, executor), config=config))
+    cases.check(case, found, inputs)
+    again = fetched(cuevo.attention_backward(**moved(call, executor), config=config))
+    assert_same_gradients(case, again, found)
+
+
 # -- The workspace ---------------------------------------------------------------------------------
 
 

@@ -146,11 +146,14 @@ def _forward_config(case: attention_cases.Case, inputs: dict[str, Strided]) -> A
     return attention_cases.configuration(case, state_problem(**views), SimExecutor(case.arch))
 
 
-def _backward(case: BackwardCase) -> Original:
+def _backward(case: BackwardCase, **short: int) -> Original:
+    """A call; the keys' side of the shape with the fields `short`."""
     inputs, call = arguments(case)
     results = backward_cases.make_results(case)
     place = _Recorder(case.arch)
     config = configurations(case, inputs, architecture(case.arch))
+    if config and short:
+        config["keys"] = replace(config["keys"], **short)
     listed = [results["d" + name].array if "d" + name in results else None for name in GRADS]
     cuevo.attention_backward(**call, results=listed, device=place, config=config)
 
@@ -210,7 +213,13 @@ CASES: dict[str, Callable[[], Original]] = {
     "backward, rows": lambda: _backward(
         BackwardCase("f16", 16, 40, 70, rows=5, **_BIASES, shape=0)
     ),
-    # The same, and one buffer for the sums.
+    # 64 keys of one row n at a time, the last six of two; three rows.
+    "backward, short": lambda: _backward(
+        BackwardCase("f16", 16, 40, 70, rows=3, **_BIASES, shape=0),
+        short_rows=2,
+        short_stationary=16,
+    ),
+    # Four warps for two rows n each, and one buffer for the sums.
     "backward, one buffer": lambda: _backward(
         BackwardCase(
             "f16", 32, 40, 70, rows=5, mask="f16", pair="f32", pair_layout="aligned 16", shape=0

@@ -1,0 +1,478 @@
+"""Configurations of the backward kernel for sm_80 and later: what one says of tiles, copies, shared
+memory and the launch, and which of them are legal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from cuevo.architectures import Architecture
+from cuevo.kernels import backward, choice
+from cuevo.kernels.backward import Problem, SideConfig, most_chunks
+from cuevo.kernels.forward import BIAS_BYTES
+from cuevo.layouts import SharedTile, swizzle
+
+MINIMUM_ARCH = 80
+
+
+@dataclass(frozen=True)
+class Config(SideConfig):
+    """One instance of the kernel; the template is given the whole of it."""
+
+    block_rows: int = 1
+    """Rows N of a threadblock: they share the pair-bias tile."""
+    warp_rows: int = 1
+    """Rows N of a warp, one after the other."""
+    block_stationary: int = 64
+    """Stationary positions of a threadblock."""
+    block_streamed: int = 32
+    """Streamed positions of a pipeline stage."""
+    chunk_streamed: int = 32
+    """Streamed positions of one step."""
+    m_tiles: int = 2
+    """16-position tiles of a warp."""
+    stages: int = 3
+    """Shared-memory stages of the streamed operands."""
+    stationary_in_registers: bool = False
+    """Keep the fragments of the stationary operands in registers (where warp_rows > 1: those of one
+    row for an iteration), or read them for each step.
+    """
+    meeting_buffers: int = 2
+    """Where sums over rows N of several warps meet: 2 in turn, or 1, which they wait for."""
+    pair_copy_bytes: int = 16
+    """Bytes of one copy of pair_bias: 16, 8 and 4 asynchronously, 2 through a register."""
+    full_tiles: bool = False
+    """Rows and positions fill every tile; otherwise a warp that has none idles in the last ones."""
+    short_stationary: int = 0
+    """Stationary positions of the threadblocks of the last tile, which has fewer than the others;
+    see `short_tile`. 0: they are like the others.
+    """
+    short_rows: int = 0
+    """Rows N of these threadblocks."""
+
+    @property
+    def short_tile(self) -> "Config":
+        """The tiling of a last tile of few stationary positions: as many warps, one row N each."""
+        positions = self.short_rows * self.short_stationary
+        return replace(
+            self,
+            short_stationary=0,
+            short_rows=0,
+            block_rows=self.short_rows,
+            warp_rows=1,
+            block_stationary=self.short_stationary,
+            m_tiles=positions // (self.threads // 2),
+        )
+
+    @property
+    def bodies(self) -> "tuple[Config, ...]":
+        """The tilings that the kernel has code for."""
+        return (self, self.short_tile) if self.short_stationary else (self,)
+
+    @property
+    def chunks_together(self) -> int:
+        """Chunks of rows N whose threadblocks are numbered together, with that of the short last
+        tile, so that it finds what they stream in L2.
+        """
+        return self.short_rows // self.block_rows if self.short_stationary else 1
+
+    @property
+    def all_stationary(self) -> bool:
+        """Whether every stationary position of every tile of this tiling exists."""
+        return self.full_tiles or self.short_stationary > 0
+
+    # -- Tiles and copies --------------------------------------------------------------------------
+
+    @property
+    def stationary(self) -> tuple[str, str]:
+        """The stationary operands: of the scores, of dP."""
+        return ("k", "v") if self.by_keys else ("q", "dout")
+
+    @property
+    def streamed(self) -> tuple[str, str]:
+        """The streamed operands, likewise."""
+        return ("q", "dout") if self.by_keys else ("k", "v")
+
+    @property
+    def stationary_axis(self) -> str:
+        """The axis of the stationary operands."""
+        return "key" if self.by_keys else "query"
+
+    @property
+    def streamed_axis(self) -> str:
+        """The axis of the streamed operands."""
+        return "query" if self.by_keys else "key"
+
+    @property
+    def tile(self) -> SharedTile:
+        """The layout of an operand's rows in shared memory."""
+        return swizzle(self.head_dim // 8)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of an operand."""
+        return 2 * self.head_dim
+
+    @property
+    def warp_stationary(self) -> int:
+        """Stationary positions of a warp."""
+        return 16 * self.m_tiles
+
+    @property
+    def score_step(self) -> tuple[int, int]:
+        """Stationary and streamed positions that are computed together, if any of them exists."""
+        return (self.warp_stationary, self.last_step)
+
+    @property
+    def row_threads(self) -> int:
+        """Threads that work on the same rows N."""
+        return 32 * (self.block_stationary // self.warp_stationary)
+
+    @property
+    def warp_groups(self) -> int:
+        """Groups of warps, each with `warp_rows` of the rows N."""
+        return self.block_rows // self.warp_rows
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warp_groups * self.row_threads
+
+    @property
+    def n_tiles(self) -> int:
+        """Accumulator tiles of 8 columns in a step."""
+        return self.chunk_streamed // 8
+
+    @property
+    def steps(self) -> int:
+        """Steps of a stage."""
+        return self.block_streamed // self.chunk_streamed
+
+    @property
+    def pass_rows(self) -> int:
+        """Positions that the threads of the same rows N copy at a time: a multiple of 8, which
+        keeps a thread's swizzle.
+        """
+        return self.row_threads // self.tile.chunks // 8 * 8
+
+    @property
+    def pair_size(self) -> int:
+        """Bytes of an element of pair_bias."""
+        return BIAS_BYTES[self.pair]
+
+    @property
+    def pair_tile(self) -> SharedTile | None:
+        """The layout of rows of pair_bias in shared memory; None where there is none."""
+        if self.pair == "none":
+            return None
+        keys = self.block_stationary if self.by_keys else self.block_streamed
+        return swizzle(keys * self.pair_size // 16)
+
+    @property
+    def pair_pass_rows(self) -> int:
+        """Queries of the pair tile that the block copies at a time, likewise; 1 where copies are
+        narrower than 16 bytes.
+        """
+        if self.pair_tile is None or self.pair_copy_bytes < 16:
+            return 1
+        return self.threads // self.pair_tile.chunks // 8 * 8
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes that a streamed position has beside its operands: the statistics of a query, the
+        bias of a key.
+        """
+        return 12 if self.by_keys else 4 if self.mask else 0
+
+    @property
+    def values_passes(self) -> int:
+        """Copies of 16 bytes with which a thread takes part in those of a row N in a stage."""
+        return ceil(self.block_streamed * self.value_bytes / (16 * self.row_threads))
+
+    @property
+    def scarce(self) -> bool:
+        """Whether the loop leaves no registers for what a thread needs only around it."""
+        return self.sums_rows
+
+    @property
+    def meeting(self) -> bool:
+        """Whether several warps have rows N of the same sums."""
+        return self.sums_rows and self.warp_groups > 1
+
+    @property
+    def apart(self) -> bool:
+        """Whether groups of warps have rows N that only they want."""
+        return self.warp_groups > 1 and not self.meeting
+
+    @property
+    def idles(self) -> bool:
+        """Whether a warp may have nothing to compute: positions of the last tile, or rows N."""
+        positions = self.block_stationary > self.warp_stationary and not self.all_stationary
+        return positions or (self.apart and not self.full_tiles)
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of a warp's tile that each of them then sums."""
+        return self.warp_stationary // self.warp_groups
+
+    @property
+    def last_step(self) -> int:
+        """Streamed positions of the step with which the last tile may end: half of a stage's only
+        step, where products of 16 columns can be that.
+        """
+        halves = self.steps == 1 and self.chunk_streamed == 32 and self.tile.chunks % 2 == 0
+        return 16 if halves else self.chunk_streamed
+
+    # -- Shared memory: stationary operands | their statistics | stages of (first | second | pair |
+    # values) | the sums that meet | the threadblock's coordinates
+
+    @property
+    def stationary_rows(self) -> int:
+        """Rows of a stationary operand."""
+        return self.block_rows * self.block_stationary
+
+    @property
+    def streamed_rows(self) -> int:
+        """Rows of a streamed operand in a stage."""
+        return self.block_rows * self.block_streamed
+
+    @property
+    def stationary_stats_at(self) -> int:
+        """Where the statistics of stationary queries begin."""
+        return 2 * self.stationary_rows * self.row_bytes
+
+    @property
+    def row_stats_bytes(self) -> int:
+        """Statistics of a row N: of a warp's queries -delta, 8 bytes each, and low, room for two m
+        tiles.
+        """
+        return self.block_stationary // self.warp_stationary * 128 * (self.m_tiles + 1)
+
+    @property
+    def stages_at(self) -> int:
+        """Where the stages begin."""
+        return self.stationary_stats_at + (
+            0 if self.by_keys else self.block_rows * self.row_stats_bytes
+        )
+
+    @property
+    def pair_at(self) -> int:
+        """Where the pair tile of a stage begins in it."""
+        return 2 * self.streamed_rows * self.row_bytes
+
+    @property
+    def values_at(self) -> int:
+        """Where the values of a stage begin."""
+        return self.pair_at + self.block_stationary * self.block_streamed * self.pair_size
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of what is copied into a stage."""
+        return self.values_at + self.streamed_rows * self.value_bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage, which has room for a result, too."""
+        return max(self.operand_bytes, self.stationary_rows * self.row_bytes)
+
+    @property
+    def meeting_at(self) -> int:
+        """Where sums meet."""
+        return self.stages_at + self.stages * self.stage_bytes
+
+    @property
+    def meeting_step(self) -> int:
+        """Bytes of the sums of 32 streamed positions."""
+        return self.threads * self.warp_stationary * 4
+
+    @property
+    def meeting_bytes(self) -> int:
+        """Bytes of the sums of an iteration."""
+        return self.meeting_step * (self.block_streamed // 32) if self.meeting else 0
+
+    @property
+    def place_at(self) -> int:
+        """Where the threadblock's four coordinates wait."""
+        return self.meeting_at + self.meeting_buffers * self.meeting_bytes
+
+    @property
+    def tile_bytes(self) -> int:
+        """All of the above."""
+        return self.place_at + (16 if self.scarce else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a threadblock of any tiling."""
+        return max(each.tile_bytes for each in self.bodies)
+
+    # -- The launch --------------------------------------------------------------------------------
+
+    def groups(self, problem: Problem, arch: Architecture) -> int:
+        """Groups that a threadblock takes one after the other, to sum over their rows: those that
+        keep the device busy to the end, with few chunks.
+        """
+        row_groups = self.row_groups(problem)
+        if not self.sums_rows:
+            return 1
+        others = ceil(problem.stationary / self.block_stationary) * problem.heads * problem.batch
+        slots = arch.multiprocessors * self.resident(arch)
+
+        def time(groups: int) -> float:
+            chunks = self.chunks_of(problem, groups)
+            return ceil(others * chunks / slots) * groups * (1 + _EACH_CHUNK * chunks)
+
+        most = min(row_groups, most_chunks(problem))
+        return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
+
+    def extents(self, problem: Problem, groups: int) -> tuple[int, int]:
+        """Threadblocks along the stationary positions and along the chunks of rows N."""
+        tiles, chunks = super().extents(problem, groups)
+        if self.short_stationary:
+            return (tiles - 1) * self.chunks_together + 1, ceil(chunks / self.chunks_together)
+        return tiles, chunks
+
+    def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
+        """Threadblocks of a launch, all in x: stationary tiles fastest, then heads, then chunks of
+        rows, then batches.
+        """
+        tiles, chunks = self.extents(problem, groups)
+        return (tiles * problem.heads * chunks * problem.batch, 1, 1)
+
+
+_EACH_CHUNK = 0.002
+"""Cost of the sums of one more chunk, as a part of the whole."""
+
+
+def violations(
+    config: Config, arch: Architecture, problem: Problem | None = None
+) -> tuple[str, ...]:
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
+    statement of the constraints.
+    """
+    return tuple(_violations(config, arch, problem))
+
+
+def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    if arch.number < MINIMUM_ARCH:
+        yield f"cp.async and mma.m16n8k16 need sm_{MINIMUM_ARCH}; this is {arch.name}"
+    if reasons := tuple(backward.value_violations(c)):
+        yield from reasons
+        return
+    if c.dtype not in ("f16", "bf16"):
+        yield f"dtype must be f16 or bf16, not {c.dtype!r}"
+    if c.pair not in ("none", "f16", "bf16", "f32"):
+        yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
+        return
+    if (
+        c.m_tiles not in (1, 2)
+        or c.block_stationary not in (16, 32, 64, 128)
+        or c.block_stationary < c.warp_stationary
+    ):
+        yield (
+            "a warp has 16 or 32 stationary positions (m_tiles 1 or 2), a block 16, 32, 64 or 128; "
+            f"got {c.warp_stationary}, {c.block_stationary}"
+        )
+        return
+    if c.block_streamed not in (32, 64, 128):
+        yield f"block_streamed must be 32, 64 or 128, not {c.block_streamed}"
+        return
+    step = 32 if c.tile.chunks % 2 else 16
+    if c.chunk_streamed < step or c.chunk_streamed % step or c.block_streamed % c.chunk_streamed:
+        yield f"chunk_streamed must be a multiple of {step} that divides block_streamed"
+    if c.warp_rows < 1 or c.block_rows < 1 or c.block_rows % c.warp_rows:
+        yield f"block_rows = {c.block_rows} is no multiple of warp_rows = {c.warp_rows}"
+        return
+    if c.warp_rows > 1 and c.side == "keys":
+        yield "warp_rows > 1 is for queries"
+    if c.meeting and (c.warp_groups not in (2, 4) or c.chunk_streamed not in (16, 32)):
+        yield (
+            "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
+            f"two steps; got {c.warp_groups}, {c.chunk_streamed}"
+        )
+    if c.meeting_buffers not in (1, 2):
+        yield f"meeting_buffers must be 1 or 2, not {c.meeting_buffers}"
+    if not 32 <= c.threads <= 1024:
+        yield f"{c.threads} threads; a threadblock has 32 to 1024"
+        return
+    if not 2 <= c.stages <= 6:
+        yield f"stages must be 2 to 6, not {c.stages}"
+    if c.row_threads < 8 * c.tile.chunks:
+        yield (
+            f"{c.row_threads} threads copy fewer than the 8 rows of {c.tile.chunks} chunks that "
+            "keep a thread's swizzle constant"
+        )
+    if c.pair_tile:
+        if c.pair_copy_bytes not in (2, 4, 8, 16) or c.pair_copy_bytes < c.pair_size:
+            yield (
+                "pair_copy_bytes must be 16, 8, 4 or 2, and at least one element; got "
+                f"{c.pair_copy_bytes}"
+            )
+        elif c.pair_copy_bytes == 16 and c.threads < 8 * c.pair_tile.chunks:
+            yield (
+                f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
+                "thread's swizzle constant"
+            )
+    if c.by_keys and c.pair == "f32" and c.block_stationary < 32:
+        yield "an fp32 pair bias is read for 32 stationary keys or more, not 16"
+    if c.short_stationary and (reasons := tuple(_short_tile_violations(c, arch, problem))):
+        yield from reasons
+        return
+    yield from choice.resource_violations(c, arch)
+    if problem is None:
+        return
+    yield from backward.problem_violations(c, c.block_streamed, problem)
+    if c.full_tiles and not fills_tiles(problem, c):
+        yield "rows or positions do not fill the last tiles; full_tiles must be false"
+    if c.pair != "none" and c.pair_copy_bytes > problem.pair_alignment:
+        yield (
+            f"copies pair_bias by {c.pair_copy_bytes} bytes; its rows are aligned to "
+            f"{problem.pair_alignment}"
+        )
+
+
+def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    warps = c.threads // 32
+    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
+        yield (
+            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
+            f"{warps} warps, not {c.short_rows}"
+        )
+        return
+    if c.sums_rows and c.short_rows != c.block_rows:
+        yield f"sums over rows are those of block_rows = {c.block_rows} in the short last tile, too"
+        return
+    step = 16 * warps // c.short_rows
+    if c.short_stationary % step or not 0 < c.short_stationary < c.block_stationary:
+        yield (
+            f"short_stationary must be a multiple of {step} ({warps // c.short_rows} warps to a "
+            f"row) below block_stationary = {c.block_stationary}, not {c.short_stationary}"
+        )
+        return
+    yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
+    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
+    if arch.fitting_in_shared(c.shared_bytes) < resident:
+        yield (
+            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
+            f"than {resident} threadblocks fit on a multiprocessor"
+        )
+    if problem is None:
+        return
+    whole, rest = divmod(problem.stationary, c.block_stationary)
+    if not whole or not 0 < rest <= c.short_stationary:
+        yield (
+            f"{problem.stationary} stationary positions have no last tile of at most "
+            f"{c.short_stationary} behind others of {c.block_stationary}; short_stationary must "
+            "be 0"
+        )
+
+
+def fills_tiles(problem: Problem, config: Config) -> bool:
+    """Whether rows and positions fill every tile."""
+    stationary, streamed = problem.queries, problem.keys
+    if config.by_keys:
+        stationary, streamed = streamed, stationary
+    return not (
+        problem.rows % config.block_rows
+        or stationary % config.block_stationary
+        or streamed % config.block_streamed
+    )
