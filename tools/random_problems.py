@@ -85,7 +85,7 @@ OF_ALL, OF_ROW = 0.25, 0.1
 """Largest error of an element: parts of the root mean square of all, and of the largest of its row.
 """
 PLANS_KEPT = 32
-FAMILY = 16
+FAMILY = 32
 """Problems in a row that kernels are shared by; a process takes them together."""
 AHEAD = 2
 """Families that are handed out to each process, so that it never waits for one."""
@@ -415,8 +415,10 @@ def main(words: Sequence[str] | None = None) -> int:
     front_ends = options.front_ends or available(options.device)
     started, wrong, done = time.monotonic(), 0, 0
     run = partial(attempt_all, options.seed, options.device, front_ends)
-    # Read by JAX when it starts, which would take most of the device's memory for itself.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # Read by JAX when it starts, which would take most of the device's memory for itself, and by
+    # the library of NumPy's products, of which each process would have threads for all cores.
+    for name, value in (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("OMP_NUM_THREADS", "1")):
+        os.environ.setdefault(name, value)
     families = _families(options.first, options.count)
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         submit = _at_once if options.processes == 1 else pool.submit
