@@ -39,6 +39,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{SHARE:.4f}")
+# Each process that runs tests would have threads for all cores for NumPy's products.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MISSING_KERNELS = pytest.StashKey[list[str]]()
 OPERATIONS = (forward.OPERATION, backward.OPERATION, product.OPERATION)
