@@ -45,6 +45,20 @@ def test_compiled(device: str, dynamic: bool) -> None:
         assert_same(found, expected)
 
 
+@pytest.mark.gpu
+def test_compiled_to_cuda_graphs() -> None:
+    """As the compiler captures both passes: twice before, then replayed."""
+    torch.compiler.reset()
+    compiled = torch.compile(Layer(), fullgraph=True, mode="reduce-overhead")
+    arguments, dout = make("cuda"), make_dout("cuda")
+    expected_out, expected = gradients(Layer(), arguments, dout)
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        out, found = gradients(compiled, arguments, dout)
+        assert torch.equal(out, expected_out)
+        assert_same(found, expected)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_graph_serves_every_length(device: str) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
