@@ -331,7 +331,8 @@ class Launches(DriverExecutor):
 
     def __init__(self) -> None:
         self.name, self.arch = "cuda:0", "sm_90"
-        self.context = SimpleNamespace(enter=lambda: False, leave=None)
+        # Never current, so that new tensors are on the device of the operands.
+        self.context = SimpleNamespace(enter=lambda: True, leave=lambda: None)
         self.info = DeviceInfo(0, "", "sm_90", 132, 232448, 60 << 20, 140 << 30, "13.0")
         self.seen: list[dict[str, int]] = []
 

@@ -192,16 +192,9 @@ class Plan:
         `table` has the addresses of all operands and results; `workspace` is an array, the address
         of memory that will do, or None. What does not change from call to call is looked up once.
         """
-        place = self.in_place
+        place, work = self.in_place, self.queue_in_context
         assert place is not None
         enter, leave = place.context.enter, place.context.leave
-        work: Queue
-        if self.parts:
-            work = self._queue_in_workspace
-        elif len(self.launches) == 1:
-            work = self.launches[0].queue
-        else:
-            work = self._queue_launches if self.launches else self._fill
 
         def queue(table: list[int], stream: int, workspace: Any) -> None:
             entered = enter()
@@ -212,6 +205,15 @@ class Plan:
                     leave()
 
         return queue
+
+    @cached_property
+    def queue_in_context(self) -> Queue:
+        """As `queue`, for a thread whose current context is the device's."""
+        if self.parts:
+            return self._queue_in_workspace
+        if len(self.launches) == 1:
+            return self.launches[0].queue
+        return self._queue_launches if self.launches else self._fill
 
     def _queue_in_workspace(self, table: list[int], stream: int, workspace: Any) -> None:
         place = self.in_place

@@ -42,7 +42,8 @@ def repeat(
         (x.shape, tuple([step // x.dtype.itemsize for step in x.strides]), dtype)
         for x, dtype in zip(arrays, dtypes, strict=True)
     ]
-    queue, ordinal, current_stream = plan.queue, plan.ordinal, torch_streams(plan.ordinal)
+    current_stream, queue = torch_streams(plan.ordinal), plan.queue_in_context
+    enter, leave = plan.in_place.context.enter, plan.in_place.context.leave
     nbytes = plan.workspace_bytes
     workspace = ((nbytes,), (1,), torch.uint8)
     device = operands[0].device
@@ -51,19 +52,24 @@ def repeat(
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
     def run(table: list[int]) -> list[Tensor]:
-        new = _new_here if _current_device and _current_device() == ordinal else new_there
-        results: list[Tensor] = [*starmap(new, described)]
-        table += map(_ADDRESS, results)
-        # From torch's own cache of memory, which would not know of another pool.
-        memory = new(*workspace) if nbytes else None
-        address = None if memory is None else memory.data_ptr()
-        queue(table, current_stream() or LEGACY_DEFAULT, address)
-        return results
+        entered = enter()
+        try:
+            new = new_there if entered else _new_here or new_there
+            results: list[Tensor] = [*starmap(new, described)]
+            table += map(_ADDRESS, results)
+            # From torch's own cache of memory, which would not know of another pool.
+            memory = new(*workspace) if nbytes else None
+            address = None if memory is None else memory.data_ptr()
+            queue(table, current_stream() or LEGACY_DEFAULT, address)
+            return results
+        finally:
+            if entered:
+                leave()
 
     return run
 
 
 _ADDRESS = Tensor.data_ptr
-# What the code of torch's compiler allocates with, on the current device, in half of the time.
+# What the code of torch's compiler allocates with, on the device of the current context, in half of
+# the time.
 _new_here: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
-_current_device: Any = _new_here and getattr(torch._C, "_cuda_getDevice", None)
