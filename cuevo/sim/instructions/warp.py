@@ -7,6 +7,7 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.members import BIT, require_all, together
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.sync.meetings import WARP
 from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
@@ -149,7 +150,7 @@ def barrier(b: Binder, m: Modifiers) -> Step:
     def step(mask: Mask) -> None:
         races.warp_barrier(mask, machine.alive)
 
-    return together(b, 0, step)
+    return together(b, 0, step, WARP)
 
 
 def fence(b: Binder, m: Modifiers) -> Step:

@@ -12,6 +12,7 @@ from cuevo.sim.machine.state import Machine
 from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters
 from cuevo.sim.run.program import Program
+from cuevo.sim.sync.meetings import Absent
 
 
 class Schedule:
@@ -73,11 +74,17 @@ class Schedule:
                 for step in steps:
                     step(mask)
                     done += 1
+            except Absent as absent:
+                self._split_at(start + done)
+                flow.wait_for_others(start + done, mask, absent)
+                continue
             except Fault as fault:
                 raise self._error(fault, start + done) from None
             if not is_control:
                 flow.arrive(end, mask)
             flow.leave()
+        if (unmet := flow.meetings.first()) is not None:
+            raise self._error(unmet[1], unmet[0])
         if flow.alive.any():
             raise self._deadlock()
         try:
@@ -113,19 +120,27 @@ class Schedule:
         """Lanes that are apart run from `start` on, and stop before what takes the whole warp."""
         end = self._program.end_of_run(start)
         at = next((index for index in range(start, end) if self._program.is_joint(index)), end)
-        if at < end and at not in self._splits:
+        if at < end:
+            self._split_at(at)
+
+    def _split_at(self, at: int) -> None:
+        if at not in self._splits:
             self._splits.add(at)
             for begin, (_, stop, _) in list(self._runs.items()):
                 if begin < at < stop:
                     del self._runs[begin]
 
     def _error(self, fault: Fault, index: int) -> SimulatorError:
+        if (unmet := self.machine.flow.meetings.first(fault.lanes)) is not None:
+            index, cause = unmet
+        else:
+            cause = fault
         instruction = self._program.operations[index].instruction
-        message = fault.message
+        message = cause.message
         error = error_at(self._kernel, instruction.line, message)
-        if fault.lanes is None:
+        if cause.lanes is None:
             return error
-        return SimulatorError(f"{error}\n  {self.machine.thread_name(fault.lanes)}")
+        return SimulatorError(f"{error}\n  {self.machine.thread_name(cause.lanes)}")
 
     def _endless(self, budget: str, index: int, mask: Mask) -> SimulatorError:
         last = len(self._program.operations) - 1

@@ -4,7 +4,7 @@ A program counter is the index of an instruction. The scheduler runs the lowest 
 runnable lane stands, for all lanes that stand there; so lanes that a branch has parted meet again
 where their ways join. Where that would be for ever, others get a turn (`turns`). Lanes that have
 looked at an mbarrier in vain sleep until it has something for them; else they would look again for
-ever, their counter being the lowest.
+ever, their counter being the lowest. Lanes that an instruction names wait there (`meetings`).
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
+from cuevo.sim.sync.meetings import Absent, Meetings
 from cuevo.sim.sync.turns import Turns
 
 BARRIERS = 16
@@ -67,6 +68,9 @@ class Flow:
         self._votes: list[tuple[Vote, AnyArray]] = []
         self._parted: AnyArray = np.zeros(exists.shape, np.int64)
         self.turns = Turns((exists.shape[0], exists.shape[1]))
+        self.meetings = Meetings((exists.shape[0], exists.shape[1]))
+        self._came_with = np.zeros(exists.shape, np.bool_)
+        """Lanes that came to an instruction with others that wait there now, but need not."""
         self.reset()
 
     def reset(self) -> None:
@@ -82,6 +86,8 @@ class Flow:
         self._here: Mask = None
         self._next: int | None = 0
         self.turns.reset()
+        self.meetings.reset()
+        self._came_with.fill(False)
 
     # -- For the scheduler ------------------------------------------------------------------------
 
@@ -97,7 +103,14 @@ class Flow:
         if not runnable.any():
             self.turns.rest()
             return None
-        counter, mask = self.turns.choose(self._counters(), runnable)
+        counters = self._counters()
+        counter, mask = self.turns.choose(counters, runnable)
+        if self.meetings.any:
+            waited = self.meetings.lanes & (counters == counter)
+            waited &= (mask & ~self._came_with).any(axis=0)
+            self._came_with &= ~mask
+            self.meetings.go(waited)
+            mask = mask | waited
         here = int(np.count_nonzero(mask))
         if here == np.count_nonzero(self.alive):
             self._common = counter
@@ -128,6 +141,14 @@ class Flow:
         elif self._here is not None:
             np.copyto(self._parted, self._next, where=self._here)
 
+    def wait_for_others(self, index: int, mask: Mask, absent: Absent) -> None:
+        """The lanes in `mask` stand before the instruction `index`, and some wait there."""
+        self.arrive(index, mask)
+        self.leave()
+        self._counters()
+        self.meetings.wait(index, absent)
+        self._came_with |= self.here() & ~absent.lanes
+
     # -- For instructions -------------------------------------------------------------------------
 
     def here(self) -> AnyArray:
@@ -146,6 +167,12 @@ class Flow:
             return
         self._part()
         np.copyto(self._parted, target, where=mask)
+
+    def met(self, lanes: AnyArray) -> None:
+        """Lanes that wait at other instructions go on after these."""
+        if lanes.any():
+            self._counters()[lanes] += 1
+            self.meetings.go(lanes)
 
     def sleep(self, lanes: AnyArray) -> None:
         """The lanes are not to go on after this instruction before they are woken."""
@@ -176,6 +203,8 @@ class Flow:
         )
 
     def exit(self, mask: Mask) -> None:
+        if self.meetings.any:
+            self.meetings.exit(self.alive if mask is None else mask)
         if self.on_exit is not None:
             self.on_exit(mask)
         if mask is None:
@@ -255,6 +284,8 @@ class Flow:
         runnable: AnyArray = self.alive & ~self.waiting
         if self._some_asleep:
             runnable &= ~self.asleep
+        if self.meetings.any:
+            runnable &= ~self.meetings.lanes
         return runnable
 
     def _is_here(self, mask: AnyArray) -> bool:

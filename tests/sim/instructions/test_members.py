@@ -117,3 +117,35 @@ def test_members_that_do_not_agree(
     body = f".reg .pred p; setp.lt.u32 p, a, 9; mov.b32 d, 0; {statement};"
     with pytest.raises(SimulatorError, match=message):
         run_elementwise(body, a=("u32", LANES), m=("u32", masks), d="u32")
+
+
+PARTED = """
+.reg .pred low; .reg .b32 l; mov.u32 l, %laneid; setp.lt.u32 low, l, 16; mov.u32 e, 0;
+"""
+
+
+def test_lanes_meet_that_came_one_after_the_other(run_elementwise: Any) -> None:
+    """Those in the second arm come back to what is above it."""
+    body = f"""{PARTED}
+    @low bra LATE;
+    MEET: shfl.sync.bfly.b32 d, a, 16, 31, -1; bra END;
+    LATE: add.u32 a, a, 100; bra MEET;
+    END: add.u32 d, d, e;
+    """
+    d = run_elementwise(body, a=("u32", LANES), d="u32", e="u32")[0]
+    assert d.tolist() == [*range(16, 32), *range(100, 116)]
+
+
+def test_barriers_in_two_arms_meet(run_elementwise: Any) -> None:
+    body = f"""{PARTED}
+    .shared .b32 room[32]; .reg .b32 at, other; mov.u32 at, room; mad.lo.u32 at, l, 4, at;
+    xor.b32 other, at, 64;
+    st.shared.b32 [at], a;
+    @low bra ARM;
+    bar.warp.sync -1; bra END;
+    ARM: bar.warp.sync -1; add.u32 e, e, 1;
+    END: ld.shared.b32 d, [other];
+    """
+    d, e = run_elementwise(body, a=("u32", LANES), d="u32", e="u32")
+    assert d.tolist() == [lane ^ 16 for lane in range(32)]
+    assert e.tolist() == [1] * 16 + [0] * 16
