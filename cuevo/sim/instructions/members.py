@@ -26,8 +26,8 @@ def together(b: Binder, index: int, step: Step, kind: int = EXCHANGE) -> Step:
     always_all = is_constant(members) and members.item() == _ALL
 
     def each(mask: Mask) -> None:
-        if mask is None and always_all:
-            step(None)
+        if always_all and (mask is None or _complete(machine, mask)):
+            step(mask)
             return
         # All of them before the first step: it may write the register of the mask.
         groups = list(_groups(machine, members, mask, kind))
