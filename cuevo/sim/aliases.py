@@ -10,5 +10,7 @@ AnyArray = NDArray[Any]
 AnyDType = np.dtype[Any]
 Mask = NDArray[np.bool_] | None
 """Lanes that take part, shape (32, warps); None stands for all of them."""
+Write = Callable[[AnyArray, Mask], None]
+"""Writes a result for lanes, such as to a register."""
 Step = Callable[[Mask], None]
 """An instruction bound to the registers of a machine."""

@@ -1,67 +1,65 @@
 """Barriers of the block."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.faults import Fault
+from cuevo.sim.instructions.members import together
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine.binder import Binder
+from cuevo.sim.machine.binder import Binder, is_constant
 from cuevo.sim.sync.flow import Vote
-from cuevo.sim.text.syntax import IntegerOperand
+from cuevo.sim.sync.meetings import Exchange, Give, Values
 from cuevo.sim.text.types import TYPES
 
 
-def _per_warp(b: Binder, index: int) -> Callable[[Mask], AnyArray]:
-    """An operand that is the same for all lanes of a warp: shape (warps,)."""
-    operand = b.operand(index)
-    if isinstance(operand, IntegerOperand):
-        fixed = np.full(b.machine.warps, operand.value, np.int64)
-        return lambda mask: fixed
-    values = b.whole(operand, TYPES["u32"])
-
-    def read(mask: Mask) -> AnyArray:
-        first = np.zeros(values.shape[1], np.int64) if mask is None else mask.argmax(axis=0)
-        result: AnyArray = np.take_along_axis(values, first[None, :], axis=0)[0].astype(np.int64)
-        differs = values != result[None, :]
-        differs = differs if mask is None else differs & mask
-        if differs.any():
-            raise Fault("the lanes of a warp name different barriers or counts", differs)
-        return result
-
-    return read
-
-
-def _barrier(b: Binder, first: int, counted: bool, *, wait: bool, vote: Vote | None = None) -> Step:
-    number = _per_warp(b, first)
-    count = _per_warp(b, first + 1) if counted else None
-    flow, line = b.machine.flow, b.instruction.line
-
-    def step(mask: Mask) -> None:
-        threads = None if count is None else count(mask)
-        flow.barrier(line, number(mask), threads, mask, wait, vote)
-
-    return step
-
-
 def sync(b: Binder, m: Modifiers) -> Step:
-    return _barrier(b, 0, b.operands == 2, wait=True)
+    return _barrier(b, 0, counted=b.operands == 2, wait=True)
 
 
 def arrive(b: Binder, m: Modifiers) -> Step:
-    return _barrier(b, 0, True, wait=False)
+    return _barrier(b, 0, counted=True, wait=False)
 
 
 def reduce(b: Binder, m: Modifiers) -> Step:
     """The result is there when the barrier is complete: over all threads that came."""
-    counted = b.operands == 4
-    predicate = b.predicate(b.operand(3 if counted else 2))
-    op = m["op"]
-    d = b.destination(b.operand(0), TYPES["u32" if op == "popc" else "pred"])
+    return _barrier(b, 1, counted=b.operands == 4, wait=True, op=m["op"])
 
-    def deliver(true: AnyArray, total: AnyArray, lanes: AnyArray) -> None:
-        result = {"popc": true, "and": true == total, "or": true > 0}[op]
-        np.copyto(d, result, where=lanes, casting="unsafe")
 
-    return _barrier(b, 1, counted, wait=True, vote=Vote(predicate, deliver))
+def _barrier(b: Binder, first: int, *, counted: bool, wait: bool, op: str = "") -> Step:
+    """`first` is the operand that has the barrier's number, `op` what is made of votes. Without
+    ``.aligned`` lanes that are apart wait for the others of their warp, at any such barrier.
+    """
+    u32 = TYPES["u32"]
+    inputs = [b.reader(b.operand(first + i), u32) for i in range(1 + counted)]
+    outputs = []
+    if op:
+        inputs.append(b.predicate(b.operand(first + 1 + counted)))
+        outputs.append(b.writer(b.operand(0), u32 if op == "popc" else TYPES["pred"]))
+    flow, line, warps = b.machine.flow, b.instruction.line, b.machine.warps
+
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        def deliver(true: AnyArray, total: AnyArray, lanes: AnyArray) -> None:
+            give(({"popc": true, "and": true == total, "or": true > 0}[op],), lanes)
+
+        number = _per_warp(values[0], warps, mask)
+        threads = _per_warp(values[1], warps, mask) if counted else None
+        vote = Vote(lambda: values[-1], deliver) if op else None
+        flow.barrier(line, number, threads, mask, wait, vote)
+
+    opcode = b.instruction.opcode
+    if opcode.startswith("bar.") or ".aligned" in opcode:
+        return Exchange(b.instruction, inputs, run, outputs).alone
+    return together(b, None, inputs, run, outputs)
+
+
+def _per_warp(values: AnyArray, warps: int, mask: Mask) -> AnyArray:
+    """What an operand is for all lanes of each warp: shape (warps,)."""
+    if is_constant(values):
+        return np.full(warps, values.item(), np.int64)
+    first = np.zeros(warps, np.int64) if mask is None else mask.argmax(axis=0)
+    result: AnyArray = np.take_along_axis(values, first[None, :], axis=0)[0].astype(np.int64)
+    differs = values != result[None, :]
+    differs = differs if mask is None else differs & mask
+    if differs.any():
+        raise Fault("the lanes of a warp name different barriers or counts", differs)
+    return result

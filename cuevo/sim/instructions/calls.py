@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.aliases import AnyArray, Mask, Step, Write
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import system
 from cuevo.sim.instructions.control import require_uniform
@@ -124,11 +124,9 @@ def _transfers(
         if isinstance(own, Register):
             inner = RegisterOperand(own)
             to, origin = (inner, actual) if into_function else (actual, inner)
-            source, d = b.source(origin, own.type), b.destination(to, own.type)
+            found.append(_of_register(b.source(origin, own.type), b.writer(to, own.type)))
             if not into_function:
                 b.reads.discard(own.slot)
-            slot = to.register.slot if isinstance(to, RegisterOperand) else -1
-            found.append(_of_register(b, d, source, slot))
             continue
         if not isinstance(actual, SymbolOperand) or actual.variable.space != ".local":
             raise b.refusal("a .param parameter wants a .param variable")
@@ -143,16 +141,10 @@ def _transfers(
     return found
 
 
-def _of_register(b: Binder, d: AnyArray, source: AnyArray, slot: int) -> Transfer:
-    written = b.machine.written
-
-    def put(value: object, mask: Mask) -> None:
-        np.copyto(d, value, where=True if mask is None else mask)  # type: ignore[arg-type]
-        # The mark that the call itself has left is gone with the frame that it was made in.
-        if slot in written and mask is not None:
-            written[slot] |= mask
-
-    return Transfer(lambda mask: source.copy(), put)
+def _of_register(source: AnyArray, write: Write) -> Transfer:
+    # The mark that the call itself leaves is gone with the frame that it is made in: `write` makes
+    # one of its own.
+    return Transfer(lambda mask: source.copy(), write)  # type: ignore[arg-type]
 
 
 def _of_memory(b: Binder, to: Variable, origin: Variable) -> Transfer:

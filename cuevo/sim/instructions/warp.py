@@ -7,7 +7,7 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.members import BIT, require_all, together
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
-from cuevo.sim.sync.meetings import WARP
+from cuevo.sim.sync.meetings import Give, Values
 from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
@@ -21,8 +21,8 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
     x = b.whole(b.operand(1), b32)
     by, control = b.source(b.operand(2), b32), b.source(b.operand(3), b32)
     first, second = b.pair(b.operand(0))
-    d, p = b.destination(first, b32), b.destination(second, TYPES["pred"])
-    mode, machine = m["mode"], b.machine
+    outputs = b.writer(first, b32), b.writer(second, TYPES["pred"])
+    mode, shape = m["mode"], b.machine.shape
 
     def sources(by: AnyArray, control: AnyArray, lane: AnyArray) -> tuple[AnyArray, AnyArray]:
         """The lane that each lane reads, and whether that is in range."""
@@ -44,59 +44,50 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
             inside = wanted <= highest
         return np.where(inside, wanted, lane), inside
 
-    fixed = is_constant(by) and is_constant(control)
-    if fixed:
-        fixed_from, fixed_inside = sources(by, control, _LANE[:, None])
+    fixed = None
+    if is_constant(by) and is_constant(control):
+        fixed = sources(by, control, _LANE[:, None])
 
-    def step(mask: Mask) -> None:
-        if fixed:
-            result = x[fixed_from[:, 0]]
-            inside = np.broadcast_to(fixed_inside, machine.shape)
-            origin = np.broadcast_to(fixed_from, machine.shape)
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        x, own_by, own_control = values
+        if fixed is not None and own_by is by:
+            result = x[fixed[0][:, 0]]
+            origin, inside = (np.broadcast_to(each, shape) for each in fixed)
         else:
             origin, inside = sources(
-                np.broadcast_to(by, machine.shape),
-                np.broadcast_to(control, machine.shape),
-                _LANE[:, None],
+                np.broadcast_to(own_by, shape), np.broadcast_to(own_control, shape), _LANE[:, None]
             )
             result = np.take_along_axis(x, origin, axis=0)
-        if mask is None:
-            np.copyto(d, result)
-            np.copyto(p, inside)
-        else:
-            absent = mask & ~np.take_along_axis(mask, origin, axis=0)
-            if absent.any():
-                raise Fault("shfl reads from a lane that does not take part", absent)
-            np.copyto(d, result, where=mask)
-            np.copyto(p, inside, where=mask)
+        if mask is not None and (absent := mask & ~np.take_along_axis(mask, origin, axis=0)).any():
+            raise Fault("shfl reads from a lane that does not take part", absent)
+        give((result, inside), mask)
 
-    return together(b, 4, step)
+    return together(b, 4, [lambda: x, lambda: by, lambda: control], run, outputs)
 
 
 def vote(b: Binder, m: Modifiers) -> Step:
     p = b.predicate(b.operand(1))
-    d = b.destination(b.operand(0), TYPES["pred"])
+    d = b.writer(b.operand(0), TYPES["pred"])
     mode = m["mode"]
 
-    def step(mask: Mask) -> None:
-        here = p()
-        some = (here if mask is None else here & mask).any(axis=0)
-        every = (here if mask is None else here | ~mask).all(axis=0)
-        result = {"any": some, "all": every, "uni": every | ~some}[mode]
-        np.copyto(d, result, where=True if mask is None else mask)
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        (here,) = values
+        some = np.asarray((here if mask is None else here & mask).any(axis=0))
+        every = np.asarray((here if mask is None else here | ~mask).all(axis=0))
+        give(({"any": some, "all": every, "uni": every | ~some}[mode],), mask)
 
-    return together(b, 2, step)
+    return together(b, 2, [p], run, [d])
 
 
 def ballot(b: Binder, m: Modifiers) -> Step:
     p = b.predicate(b.operand(1))
-    d = b.destination(b.operand(0), TYPES["b32"])
+    d = b.writer(b.operand(0), TYPES["b32"])
 
-    def step(mask: Mask) -> None:
-        here = p() if mask is None else p() & mask
-        np.copyto(d, _as_bits(here)[None, :], where=True if mask is None else mask)
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        here = values[0] if mask is None else values[0] & mask
+        give((_as_bits(here)[None, :],), mask)
 
-    return together(b, 2, step)
+    return together(b, 2, [p], run, [d])
 
 
 def _as_bits(lanes: AnyArray) -> AnyArray:
@@ -128,29 +119,29 @@ _REDUCTIONS = {
 def reduce(b: Binder, m: Modifiers) -> Step:
     scalar = TYPES[m["type"]]
     x = b.whole(b.operand(1), scalar)
-    d = b.destination(b.operand(0), scalar)
+    d = b.writer(b.operand(0), scalar)
     function, neutral = _REDUCTIONS[m["op"]]
     info = np.iinfo(scalar.dtype)
     if neutral is None:
         neutral = info.max if m["op"] == "min" else info.min
     start = scalar.dtype.type(neutral)
 
-    def step(mask: Mask) -> None:
-        values = x if mask is None else np.where(mask, x, start)
-        result = function.reduce(values, axis=0, dtype=scalar.dtype)
-        np.copyto(d, result[None, :], where=True if mask is None else mask)
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        taken = values[0] if mask is None else np.where(mask, values[0], start)
+        result = function.reduce(taken, axis=0, dtype=scalar.dtype)
+        give((result[None, :],), mask)
 
-    return together(b, 2, step)
+    return together(b, 2, [lambda: x], run, [d])
 
 
 def barrier(b: Binder, m: Modifiers) -> Step:
     """Wait for the members; orders their accesses to shared memory."""
     machine, races = b.machine, b.machine.shared.races
 
-    def step(mask: Mask) -> None:
+    def run(mask: Mask, values: Values, give: Give) -> None:
         races.warp_barrier(mask, machine.alive)
 
-    return together(b, 0, step, WARP)
+    return together(b, 0, [], run)
 
 
 def fence(b: Binder, m: Modifiers) -> Step:
@@ -193,49 +184,49 @@ def registers(b: Binder, m: Modifiers) -> Step:
 def match_any(b: Binder, m: Modifiers) -> Step:
     """The lanes that have the same value."""
     x = b.whole(b.operand(1), TYPES[m["type"]])
-    d = b.destination(b.operand(0), TYPES["b32"])
+    d = b.writer(b.operand(0), TYPES["b32"])
 
-    def step(mask: Mask) -> None:
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        (x,) = values
         equal = x[:, None, :] == x[None, :, :]
         if mask is not None:
             equal &= mask[:, None, :]
         # The first axis is of the lanes that are looked at, the second of those that look.
         result = np.bitwise_or.reduce(np.where(equal, BIT[:, :, None], np.uint32(0)), axis=0)
-        np.copyto(d, result, where=True if mask is None else mask)
+        give((result,), mask)
 
-    return together(b, 2, step)
+    return together(b, 2, [lambda: x], run, [d])
 
 
 def match_all(b: Binder, m: Modifiers) -> Step:
     """All lanes and true if they have one value, else 0 and false."""
     x = b.whole(b.operand(1), TYPES[m["type"]])
     first, second = b.pair(b.operand(0))
-    d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
+    outputs = b.writer(first, TYPES["b32"]), b.writer(second, TYPES["pred"])
     machine = b.machine
 
-    def step(mask: Mask) -> None:
+    def run(mask: Mask, values: Values, give: Give) -> None:
+        (x,) = values
         here = np.ones(machine.shape, np.bool_) if mask is None else mask
         some = np.take_along_axis(x, here.argmax(axis=0)[None, :], axis=0)
         same = ((x == some) | ~here).all(axis=0)
-        np.copyto(d, np.where(same, _as_bits(here), np.uint32(0))[None, :], where=here)
-        np.copyto(p, same[None, :], where=here)
+        give((np.where(same, _as_bits(here), np.uint32(0))[None, :], same[None, :]), mask)
 
-    return together(b, 2, step)
+    return together(b, 2, [lambda: x], run, outputs)
 
 
 def elect(b: Binder, m: Modifiers) -> Step:
     """One lane is the leader: here the lowest one, which the ISA leaves open."""
     machine = b.machine
     first, second = b.pair(b.operand(0))
-    d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
+    outputs = b.writer(first, TYPES["b32"]), b.writer(second, TYPES["pred"])
 
-    def step(mask: Mask) -> None:
+    def run(mask: Mask, values: Values, give: Give) -> None:
         here = np.ones(machine.shape, np.bool_) if mask is None else mask
         leader = here.argmax(axis=0)[None, :]
-        np.copyto(d, leader, where=here, casting="unsafe")
-        np.copyto(p, _LANE[:, None] == leader, where=here)
+        give((leader, _LANE[:, None] == leader), mask)
 
-    return together(b, 1, step)
+    return together(b, 1, [], run, outputs)
 
 
 def nothing(b: Binder, m: Modifiers) -> Step:

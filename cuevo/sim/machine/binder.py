@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cuevo.sim.aliases import AnyArray, AnyDType, Step
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step, Write
 from cuevo.sim.faults import PtxError
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.text.syntax import (
@@ -117,6 +117,11 @@ class Binder:
         shape = self.machine.shape
         return array if array.shape == shape else np.broadcast_to(array, shape)
 
+    def reader(self, operand: Operand, scalar: ScalarType) -> Callable[[], AnyArray]:
+        """A `source` when called."""
+        array = self.source(operand, scalar)
+        return lambda: array
+
     def predicate(self, operand: Operand) -> Callable[[], AnyArray]:
         """A predicate source, which may be negated."""
         if not isinstance(operand, RegisterOperand):
@@ -196,6 +201,23 @@ class Binder:
         if wider and register.type.bits > scalar.bits:
             return raw
         return raw if raw.dtype is scalar.dtype else raw.view(scalar.dtype)
+
+    def writer(self, operand: Operand, scalar: ScalarType) -> Write:
+        """Writes the register for lanes, and marks it as written by them, whether they are those of
+        the step or not. Does nothing for ``_``.
+        """
+        destination, written = self.destination(operand, scalar), self.machine.written
+        if not isinstance(operand, RegisterOperand):
+            return lambda result, mask: None
+        slot = operand.register.slot
+
+        def write(result: AnyArray, mask: Mask) -> None:
+            lanes = True if mask is None else mask
+            np.copyto(destination, result, where=lanes, casting="unsafe")
+            if slot in written:
+                written[slot] |= lanes
+
+        return write
 
     def carry_out(self) -> AnyArray:
         carry = self._carry()

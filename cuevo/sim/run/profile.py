@@ -113,6 +113,14 @@ class Counters:
         counted[0] = self._entered(slice(start, start + len(steps)), counted[0], machine)
         return tuple(counted)
 
+    def take_back(self, run: slice, mask: Mask, waiting: AnyArray) -> None:
+        """The lanes in `mask` have entered a `run` that they do not begin yet: some wait at its
+        first instruction, which counts.
+        """
+        here = np.ones_like(waiting) if mask is None else mask
+        self._executions[run.start] -= np.count_nonzero((here & ~waiting).any(axis=0))
+        self._executions[run.start + 1 : run.stop] -= np.count_nonzero(here.any(axis=0))
+
     def profile(self, kernel: KernelText) -> Profile:
         """The counts as they are now."""
         named = [(each.line, place(kernel, each.line), each.opcode) for each in self._instructions]

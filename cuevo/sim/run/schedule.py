@@ -12,7 +12,7 @@ from cuevo.sim.machine.state import Machine
 from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters
 from cuevo.sim.run.program import Program
-from cuevo.sim.sync.meetings import Absent
+from cuevo.sim.sync.meetings import Apart, InVain, Unmet
 
 
 class Schedule:
@@ -74,9 +74,11 @@ class Schedule:
                 for step in steps:
                     step(mask)
                     done += 1
-            except Absent as absent:
+            except Apart as apart:
+                if self._counters is not None:
+                    self._counters.take_back(slice(start + done, end), mask, apart.lanes)
                 self._split_at(start + done)
-                flow.wait_for_others(start + done, mask, absent)
+                flow.stay(start + done, mask, apart)
                 continue
             except Fault as fault:
                 raise self._error(fault, start + done) from None
@@ -84,7 +86,7 @@ class Schedule:
                 flow.arrive(end, mask)
             flow.leave()
         if (unmet := flow.meetings.first()) is not None:
-            raise self._error(unmet[1], unmet[0])
+            raise self._error(InVain(unmet), unmet.index)
         if flow.alive.any():
             raise self._deadlock()
         try:
@@ -131,16 +133,34 @@ class Schedule:
                     del self._runs[begin]
 
     def _error(self, fault: Fault, index: int) -> SimulatorError:
-        if (unmet := self.machine.flow.meetings.first(fault.lanes)) is not None:
-            index, cause = unmet
-        else:
-            cause = fault
-        instruction = self._program.operations[index].instruction
-        message = cause.message
-        error = error_at(self._kernel, instruction.line, message)
-        if cause.lanes is None:
+        message, note = fault.message, ""
+        if isinstance(fault, InVain):
+            index = fault.unmet.index
+            message += f"; {self._whereabouts(fault.unmet)}"
+        elif (unmet := self.machine.flow.meetings.first(fault.lanes)) is not None:
+            note = f"\n  while others of the warp wait at {self._place(unmet.index)}"
+        error = error_at(self._kernel, self._program.operations[index].instruction.line, message)
+        if fault.lanes is None:
             return error
-        return SimulatorError(f"{error}\n  {self.machine.thread_name(cause.lanes)}")
+        return SimulatorError(f"{error}\n  {self.machine.thread_name(fault.lanes)}{note}")
+
+    def _place(self, index: int) -> str:
+        instruction = self._program.operations[index].instruction
+        return f"{instruction.opcode}, {place(self._kernel, instruction.line)}"
+
+    def _whereabouts(self, unmet: Unmet) -> str:
+        """Where the first of the lanes is that have not come."""
+        flow = self.machine.flow
+        missing = unmet.missing & self.machine.alive
+        warp = int(missing.any(axis=0).argmax())
+        lane = int(missing[:, warp].argmax())
+        counter = flow.counter_of(lane, warp)
+        if counter >= len(self._program.operations):
+            return f"lane {lane} is at the end"
+        does = "is"
+        if flow.meetings.lanes[lane, warp]:
+            does = f"waits with the mask {int(flow.meetings.said[lane, warp]):#010x}"
+        return f"lane {lane} {does} at {self._place(counter)}"
 
     def _endless(self, budget: str, index: int, mask: Mask) -> SimulatorError:
         last = len(self._program.operations) - 1
@@ -169,6 +189,10 @@ class Schedule:
         found = [
             (line, f"{count} at {{}}: barrier {number} has {there} of {of} threads")
             for (line, number, there, of), count in waits
+        ]
+        found += [
+            (self._program.operations[index].instruction.line, f"{count} at {{}}: others of theirs")
+            for index, count in flow.meetings.stuck()
         ]
         if self.machine.asynchronous:
             found += [(line, f"at {{}}: {what}") for line, what in self.machine.mbarriers.waits()]

@@ -14,7 +14,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.sync.meetings import Absent, Meetings
+from cuevo.sim.sync.meetings import Apart, Exchange, Meetings
 from cuevo.sim.sync.turns import Turns
 
 BARRIERS = 16
@@ -69,8 +69,6 @@ class Flow:
         self._parted: AnyArray = np.zeros(exists.shape, np.int64)
         self.turns = Turns((exists.shape[0], exists.shape[1]))
         self.meetings = Meetings((exists.shape[0], exists.shape[1]))
-        self._came_with = np.zeros(exists.shape, np.bool_)
-        """Lanes that came to an instruction with others that wait there now, but need not."""
         self.reset()
 
     def reset(self) -> None:
@@ -87,7 +85,6 @@ class Flow:
         self._next: int | None = 0
         self.turns.reset()
         self.meetings.reset()
-        self._came_with.fill(False)
 
     # -- For the scheduler ------------------------------------------------------------------------
 
@@ -103,14 +100,7 @@ class Flow:
         if not runnable.any():
             self.turns.rest()
             return None
-        counters = self._counters()
-        counter, mask = self.turns.choose(counters, runnable)
-        if self.meetings.any:
-            waited = self.meetings.lanes & (counters == counter)
-            waited &= (mask & ~self._came_with).any(axis=0)
-            self._came_with &= ~mask
-            self.meetings.go(waited)
-            mask = mask | waited
+        counter, mask = self.turns.choose(self._counters(), runnable)
         here = int(np.count_nonzero(mask))
         if here == np.count_nonzero(self.alive):
             self._common = counter
@@ -125,6 +115,9 @@ class Flow:
             (int(counter), int(np.count_nonzero((runnable & (counters == counter)).any(axis=0))))
             for counter in np.unique(counters[runnable])
         ]
+
+    def counter_of(self, lane: int, warp: int) -> int:
+        return int(self._counters()[lane, warp])
 
     def arrive(self, counter: int, mask: Mask) -> None:
         """The lanes in `mask` are about to run the instruction before `counter`, and go on there
@@ -141,13 +134,12 @@ class Flow:
         elif self._here is not None:
             np.copyto(self._parted, self._next, where=self._here)
 
-    def wait_for_others(self, index: int, mask: Mask, absent: Absent) -> None:
-        """The lanes in `mask` stand before the instruction `index`, and some wait there."""
+    def stay(self, index: int, mask: Mask, apart: Apart) -> None:
+        """The lanes in `mask` stand before the instruction `index`, where some wait for others."""
         self.arrive(index, mask)
         self.leave()
         self._counters()
-        self.meetings.wait(index, absent)
-        self._came_with |= self.here() & ~absent.lanes
+        self.meetings.wait(index, apart)
 
     # -- For instructions -------------------------------------------------------------------------
 
@@ -168,11 +160,10 @@ class Flow:
         self._part()
         np.copyto(self._parted, target, where=mask)
 
-    def met(self, lanes: AnyArray) -> None:
-        """Lanes that wait at other instructions go on after these."""
-        if lanes.any():
-            self._counters()[lanes] += 1
-            self.meetings.go(lanes)
+    def meet(self, exchange: Exchange, lanes: AnyArray, elsewhere: AnyArray) -> None:
+        """Run what lanes have waited for at other instructions; they go on after these."""
+        self._counters()[elsewhere] += 1
+        self.meetings.meet(exchange, lanes, elsewhere)
 
     def sleep(self, lanes: AnyArray) -> None:
         """The lanes are not to go on after this instruction before they are woken."""

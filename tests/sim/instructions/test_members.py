@@ -149,3 +149,152 @@ def test_barriers_in_two_arms_meet(run_elementwise: Any) -> None:
     d, e = run_elementwise(body, a=("u32", LANES), d="u32", e="u32")
     assert d.tolist() == [lane ^ 16 for lane in range(32)]
     assert e.tolist() == [1] * 16 + [0] * 16
+
+
+TWO_ARMS = f"""{PARTED}
+@low bra ARM;
+%FIRST%; bra END;
+ARM: %SECOND%;
+END: {{}}
+"""
+
+
+def in_two_arms(first: str, second: str) -> str:
+    return TWO_ARMS.replace("%FIRST%", first).replace("%SECOND%", second)
+
+
+@pytest.mark.parametrize("low_first", [False, True])
+def test_exchanges_in_two_arms_meet(run_elementwise: Any, numbers: Any, low_first: bool) -> None:
+    """Each lane brings what its own instruction reads, from wherever, and gets it where that writes
+    to.
+    """
+    a, c = numbers.rng.integers(0, 4, 32), numbers.rng.integers(0, 4, 32)
+    high = """
+    setp.gt.u32 p, a, 1; mov.b32 by, 16;
+    shfl.sync.bfly.b32 d|q, a, by, 31, -1; redux.sync.add.u32 i, a, -1;
+    vote.sync.ballot.b32 j, p, -1; vote.sync.uni.pred r, p, -1;
+    match.any.sync.b32 k, a, -1; match.all.sync.b32 n|s, a, -1
+    """
+    low = """
+    setp.le.u32 p, c, 1;
+    shfl.sync.bfly.b32 e|q, c, 16, 31, -1; redux.sync.add.u32 f, c, -1;
+    vote.sync.ballot.b32 g, !p, -1; vote.sync.uni.pred r, !p, -1;
+    match.any.sync.b32 h, c, -1; match.all.sync.b32 m|s, c, -1
+    """
+    start = ".reg .pred p, q, r, s; .reg .b32 by, m, n;" + "".join(
+        f"mov.b32 {name}, 0;" for name in "defghijk"
+    )
+    names = dict.fromkeys("defghijk", "u32")
+    arms = in_two_arms(high, low)
+    if low_first:
+        arms = in_two_arms(low, high).replace("@low bra", "@!low bra")
+    found = dict(
+        zip(names, run_elementwise(start + arms, a=("u32", a), c=("u32", c), **names), strict=True)
+    )
+    brought = np.where(LANES < 16, c, a)
+    same = [sum(1 << k for k in range(32) if brought[k] == each) for each in brought]
+    expected = {
+        "d": brought[LANES ^ 16],
+        "i": np.full(32, brought.sum()),
+        "j": np.full(32, sum(1 << k for k in range(32) if brought[k] > 1)),
+        "k": np.array(same),
+    }
+    for of_high, of_low in zip("dijk", "efgh", strict=True):
+        mine = LANES >= 16
+        np.testing.assert_array_equal(found[of_high], np.where(mine, expected[of_high], 0))
+        np.testing.assert_array_equal(found[of_low], np.where(mine, 0, expected[of_high]))
+
+
+def test_what_others_write_counts_as_written(run_elementwise: Any) -> None:
+    """Which lanes have written a register is known where one is not surely written."""
+    body = in_two_arms("redux.sync.add.u32 x, a, -1", "redux.sync.add.u32 y, a, -1")
+    body = ".reg .b32 x, y;" + body
+    body += "@low add.u32 d, y, 0; @!low add.u32 d, x, 0;"
+    assert run_elementwise(body, a=("u32", LANES), d="u32", e="u32")[0].tolist() == [496] * 32
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            "shfl.sync.bfly.b32 d, a, 16, 31, -1",
+            "shfl.sync.idx.b32 d, a, 16, 31, -1",
+            r"names them all; lane 0 waits with the mask 0xffffffff at shfl.sync.idx.b32, test \(",
+        ),
+        (
+            "vote.sync.ballot.b32 d, low, 0xffffffff",
+            "vote.sync.ballot.b32 d, low, 0x1ffff",
+            "only 16 lanes .*; lane 0 waits with the mask 0x0001ffff at vote",
+        ),
+        (
+            "bar.warp.sync -1",
+            "redux.sync.add.u32 d, a, -1",
+            "only 16 lanes .*; lane 0 waits with .* at redux.sync.add.u32",
+        ),
+        (
+            "barrier.sync 0",
+            "barrier.red.popc.u32 d, 0, low",
+            "only 16 of the 32 running lanes of a warp are at the barrier; lane 0 waits",
+        ),
+        (
+            "barrier.sync 0",
+            "barrier.sync 1",
+            "the lanes of a warp name different barriers or counts",
+        ),
+        ("barrier.sync.aligned 0", "barrier.sync.aligned 0", "only 16 of the 32 running lanes"),
+        ("barrier.sync 0", "ret", "only 16 of the 32 running lanes .*; lane 0 is at ret, "),
+        (
+            "shfl.sync.bfly.b32 d, a, 16, 31, -1",
+            "st.global.u32 [at], a",
+            r"outside of every buffer(?s:.*)while others of the warp wait at shfl.sync.bfly.b32, ",
+        ),
+    ],
+)
+def test_what_does_not_meet_in_two_arms(
+    run_elementwise: Any, first: str, second: str, message: str
+) -> None:
+    body = ".reg .b64 at; mov.b64 at, 64; mov.b32 d, 0;" + in_two_arms(first, second)
+    with pytest.raises(SimulatorError, match=message):
+        run_elementwise(body, a=("u32", LANES), d="u32", e="u32")
+
+
+APART = """
+.reg .b64 p; .reg .b32 t, lane, warp, at, other, x, y; .reg .pred low, odd, c;
+.shared .b32 room[64];
+mov.u32 t, %tid.x; mov.u32 lane, %laneid; shr.u32 warp, t, 5; setp.lt.u32 low, lane, 9;
+mov.u32 at, room; mad.lo.u32 at, t, 4, at; mov.u32 other, room; xor.b32 x, t, 63;
+mad.lo.u32 other, x, 4, other; ld.param.u64 p, [p0]; mad.wide.u32 p, t, 4, p;
+and.b32 x, t, 1; setp.eq.u32 odd, x, 1;
+"""
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        "@low bra ARM; barrier.sync 0; bra END; ARM: barrier.cta.sync 0; END:",
+        "@low bra ARM; barrier.sync 0, 64; bra END; ARM: mov.b32 y, 64; barrier.sync 0, y; END:",
+        # Up again to the one above, where the others stand.
+        "@low bra ARM; MEET: barrier.sync 0; bra END; ARM: add.u32 x, x, 1; bra MEET; END:",
+        # Three times: of three ways, those that are apart and those that meet take turns.
+        """@low bra ARM; barrier.sync 0; barrier.sync 1; @odd bra ARM2; barrier.sync 0; bra END;
+        ARM: barrier.sync 0; ARM2: setp.eq.u32 c, x, 9; @low barrier.sync 1; barrier.sync 0; END:
+        """,
+    ],
+)
+def test_barriers_of_the_block_for_lanes_that_are_apart(run_kernel: Any, ways: str) -> None:
+    out = np.zeros(64, np.uint32)
+    body = f"{APART} st.shared.b32 [at], t; {ways}"
+    run_kernel(body + "ld.shared.b32 x, [other]; st.global.b32 [p], x; ret;", out, block=64)
+    assert out.tolist() == list(range(63, -1, -1))
+
+
+def test_votes_at_barriers_for_lanes_that_are_apart(run_kernel: Any) -> None:
+    out = np.zeros(64, np.uint32)
+    body = f"""{APART} mov.b32 x, 0; mov.b32 y, 0;
+    @low bra ARM; barrier.red.popc.u32 x, 3, odd; bra END;
+    ARM: barrier.red.popc.u32 y, 3, !odd; END: mad.lo.u32 x, y, 100, x;
+    st.global.b32 [p], x; ret;
+    """
+    run_kernel(body, out, block=64)
+    # Lanes 0, 2, 4, 6, 8 and the odd ones from 9 on.
+    assert out.tolist() == ([1700 * 2] * 9 + [17 * 2] * 23) * 2

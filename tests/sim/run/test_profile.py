@@ -222,3 +222,17 @@ def test_the_main_loop(profile_of: Any) -> None:
     counts = {"add.u32": 3, "xor.b32": 1, "setp.lt.u32": 1, "bra": 1}
     assert dict(loop.instructions) == counts and next(iter(loop.instructions)) == "add.u32"
     assert profile_of("ret;").main_loop is None
+
+
+def test_lanes_that_wait_at_an_instruction_have_come_to_it_once(profile_of: Any) -> None:
+    """Warp 0 in two arms, warp 1 whole in the first, which goes on without waiting again."""
+    body = """
+    .reg .b32 t, n; .reg .pred low; mov.u32 t, %tid.x; setp.lt.u32 low, t, 16; mov.b32 n, 1;
+    @low bra ARM;
+    add.u32 n, n, t; redux.sync.add.u32 n, n, -1; sub.u32 n, n, 1; bra END;
+    ARM: redux.sync.add.u32 n, n, -1; sub.u32 n, n, 1;
+    END: ret;
+    """
+    counts = profile_of(body, np.zeros(1, np.uint32), block=64).by_opcode()
+    wanted = {"add.u32": 2, "redux.sync.add.u32": 3, "sub.u32": 3, "ret": 2}
+    assert {opcode: counts[opcode] for opcode in wanted} == wanted
