@@ -7,7 +7,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask, Step, Write
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import system
-from cuevo.sim.instructions.control import require_uniform
+from cuevo.sim.instructions.control import uniform
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.sync.calls import Transfer
@@ -28,7 +28,7 @@ def call(b: Binder, m: Modifiers) -> Step:
     operand = b.operand(0)
     if not isinstance(operand, CallOperand):
         raise b.refusal("call needs a function")
-    flow, uniform, shape = b.machine.flow, bool(m["uni"]), b.machine.shape
+    flow, shape = b.machine.flow, b.machine.shape
     if operand.pointer is not None:
         enter = _by_address(b, operand)
     elif operand.function in b.machine.function.subroutines:
@@ -37,27 +37,17 @@ def call(b: Binder, m: Modifiers) -> Step:
         enter = system.function(b, operand)
 
     def step(mask: Mask) -> None:
-        if uniform:
-            require_uniform(mask, flow, "call.uni")
         enter(np.ones(shape, np.bool_) if mask is None else mask, flow.following)
 
-    return step
+    return uniform(b, m, step)
 
 
 def leave(b: Binder, m: Modifiers) -> Step:
     """From a function to where it was called; from the entry for good."""
     machine, flow, name = b.machine, b.machine.flow, b.instruction.subroutine
-    uniform = bool(m["uni"])
-
-    def step(mask: Mask) -> None:
-        if uniform:
-            require_uniform(mask, flow, "ret.uni")
-        if name:
-            machine.calls.leave(name, mask, flow)
-        else:
-            flow.exit(mask)
-
-    return step
+    if not name:
+        return uniform(b, m, flow.exit)
+    return uniform(b, m, lambda mask: machine.calls.leave(name, mask, flow))
 
 
 def _by_name(b: Binder, operand: CallOperand, subroutine: Subroutine) -> system.Enter:

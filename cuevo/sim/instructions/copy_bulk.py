@@ -136,7 +136,7 @@ def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
         found = machine.mbarriers.slots(indices, mask)
         lanes = np.ones(machine.shape, np.bool_) if mask is None else mask
         machine.happens_before.check_told(
-            indices[lanes], BYTES, machine.happens_before.warp_of_lane[lanes]
+            indices[lanes], BYTES, machine.happens_before.clocks.warp_of_lane[lanes]
         )
         return found
 

@@ -127,12 +127,13 @@ class Machine:
         )
         if isinstance(self.shared.races, HappensBefore):
             self.happens_before = self.shared.races
-            self.mbarriers = Mbarriers(self.shared, self.happens_before, self.flow)
+            clocks = self.happens_before.clocks
+            self.mbarriers = Mbarriers(self.shared, clocks, self.flow)
             self.async_copies = AsyncCopies(
-                self.shape, self.shared, self.happens_before, self.mbarriers, self.copies
+                self.shape, self.shared, clocks, self.mbarriers, self.copies
             )
             clusters = self.block_of_warp // cluster
-            self.cluster_barrier = ClusterBarrier(clusters, self.flow, self.happens_before)
+            self.cluster_barrier = ClusterBarrier(clusters, self.flow, clocks)
             self.flow.after_exit = lambda: machine._after_exit()
         self.special = self._special_registers()
         self._clock = 0
@@ -201,7 +202,7 @@ class Machine:
         lanes = np.ones(self.shape, np.bool_) if mask is None else mask
         self.require_running(blocks, lanes)
         if self.asynchronous and not by_async_unit:
-            self.happens_before.visit(blocks[lanes], self.happens_before.warp_of_lane[lanes])
+            self.happens_before.visit(blocks[lanes], np.nonzero(lanes)[1])
 
     def require_running(self, blocks: AnyArray, lanes: AnyArray) -> None:
         """The block of each of the lanes must not have exited."""

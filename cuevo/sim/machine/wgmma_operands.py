@@ -33,12 +33,12 @@ def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[Any
     indices = machine.shared.indices(own, CHUNK_BYTES, mask)
     if mask is None:
         values = machine.shared.begin_async_read(
-            indices.ravel(), machine.happens_before.warp_of_lane.ravel()
+            indices.ravel(), machine.happens_before.clocks.warp_of_lane.ravel()
         )
         return values.reshape(indices.shape), indices
     values = np.zeros(indices.shape, unit_dtype(CHUNK_BYTES))
     values[mask] = machine.shared.begin_async_read(
-        indices[mask], machine.happens_before.warp_of_lane[mask]
+        indices[mask], machine.happens_before.clocks.warp_of_lane[mask]
     )
     return values, indices
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import HappensBefore
+from cuevo.sim.memory.clocks import Clocks
 from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.copy_groups import Copies
 from cuevo.sim.sync.mbarriers import Mbarriers
@@ -72,11 +72,11 @@ class AsyncCopies:
         self,
         shape: tuple[int, int],
         shared: SharedMemory,
-        happens_before: HappensBefore,
+        clocks: Clocks,
         mbarriers: Mbarriers,
         copies: Copies,
     ) -> None:
-        self._shared, self._happens_before = shared, happens_before
+        self._shared, self._clocks = shared, clocks
         self._mbarriers, self._copies = mbarriers, copies
         self._group = np.zeros(shape, np.int64)
         self._under_way: list[_Load | _Arrival | _Put] = []
@@ -118,8 +118,8 @@ class AsyncCopies:
 
     def arrive_after(self, slots: AnyArray, lanes: AnyArray) -> None:
         """The threads in `lanes` arrive at `slots` when their ``cp.async`` so far have landed."""
-        warps, each = np.unique(self._happens_before.warp_of_lane[lanes], return_inverse=True)
-        known = self._happens_before.release(warps, lanes)[each]
+        warps, each = np.unique(self._clocks.warp_of_lane[lanes], return_inverse=True)
+        known = self._clocks.release(warps, lanes)[each]
         self._under_way.append(_Arrival(slots[lanes], known, lanes.copy(), self._copies.issued))
 
     def store(
@@ -162,9 +162,7 @@ class AsyncCopies:
                     warps = np.full(each.reads.shape, each.warp)
                     self._shared.end_async_read(each.reads, warps)
                 count = np.array([16 * each.units.size])
-                self._mbarriers.deliver(
-                    slots[:1], count, self._happens_before.lanes_of_warp(each.warp)
-                )
+                self._mbarriers.deliver(slots[:1], count, self._clocks.lanes_of_warp(each.warp))
             elif isinstance(each, _Put):
                 each.land(*self._mbarriers.knowledge(each.slots))
                 count = np.full(each.slots.shape, each.size)
@@ -187,19 +185,19 @@ class AsyncCopies:
             if self._of_blocks(each.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy to its shared memory is under way",
-                    self._happens_before.lanes_of_warp(each.warp),
+                    self._clocks.lanes_of_warp(each.warp),
                 )
             if each.reads is not None and self._of_blocks(each.reads, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory",
-                    self._happens_before.lanes_of_warp(each.warp),
+                    self._clocks.lanes_of_warp(each.warp),
                 )
         for store in self._stores:
             if store.reads and self._of_blocks(store.units, blocks):
                 raise Fault(
                     "the block exits while an asynchronous copy still reads its shared memory: "
                     "cp.async.bulk.wait_group.read is missing",
-                    self._happens_before.lanes_of_warp(store.thread[1]),
+                    self._clocks.lanes_of_warp(store.thread[1]),
                 )
 
     def _check_put(self, put: _Put, blocks: AnyArray) -> None:

@@ -7,19 +7,17 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import HappensBefore, join
+from cuevo.sim.memory.clocks import Clocks, join
 from cuevo.sim.sync.flow import Flow
 
 
 class ClusterBarrier:
     """The barriers of a chunk's clusters; `cluster_of_warp` has the cluster of each warp."""
 
-    def __init__(
-        self, cluster_of_warp: AnyArray, flow: Flow, happens_before: HappensBefore
-    ) -> None:
+    def __init__(self, cluster_of_warp: AnyArray, flow: Flow, clocks: Clocks) -> None:
         self._cluster = cluster_of_warp
         self._clusters = int(cluster_of_warp[-1]) + 1
-        self._flow, self._happens_before = flow, happens_before
+        self._flow, self._clocks = flow, clocks
         self.reset()
 
     def reset(self) -> None:
@@ -30,7 +28,7 @@ class ClusterBarrier:
         self._phase_of_lane = np.zeros(shape, np.int64)
         """The phase that a lane arrived in."""
         self._waits = np.zeros(shape, np.bool_)
-        lanes = self._happens_before.lanes_in_cluster
+        lanes = self._clocks.lanes_in_cluster
         self._known = np.zeros((self._clusters, lanes), np.int32)
         self._released = np.zeros((self._clusters, lanes), np.int32)
         self._lines = np.zeros(shape[1], np.int64)
@@ -45,7 +43,7 @@ class ClusterBarrier:
         np.copyto(self._phase_of_lane, phases, where=lanes)
         if releases:
             warps = np.flatnonzero(lanes.any(axis=0))
-            known = self._happens_before.release(warps)
+            known = self._clocks.release(warps)
             self._known = _wide(self._known, known.shape[1])
             join(self._known, self._cluster[warps], known)
         self.complete()
@@ -88,7 +86,7 @@ class ClusterBarrier:
             self._waits &= ~lanes
             self._arrived &= ~lanes
             warps = np.flatnonzero(lanes.any(axis=0))
-            self._happens_before.acquire(warps, self._released[self._cluster[warps]])
+            self._clocks.acquire(warps, self._released[self._cluster[warps]])
             self._flow.wake(lanes)
 
 

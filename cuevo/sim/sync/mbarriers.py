@@ -3,7 +3,7 @@
 An mbarrier has a count of arrivals that its present phase still waits for, and one of bytes that
 were announced and not yet delivered by asynchronous copies; when both are zero the phase is
 complete and the next one begins. What the arriving warps knew is released with the phase
-(`HappensBefore`).
+(`Clocks`).
 
 They are numbered as they are made; `slots` finds the numbers of those at given addresses.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Fault
-from cuevo.sim.memory.happens_before import HappensBefore, join
+from cuevo.sim.memory.clocks import Clocks, join
 from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.flow import Flow
 
@@ -37,10 +37,10 @@ class Wait:
 class Mbarriers:
     """The mbarriers of a chunk; none exist at first."""
 
-    def __init__(self, shared: SharedMemory, happens_before: HappensBefore, flow: Flow) -> None:
-        self._shared, self._happens_before, self._flow = shared, happens_before, flow
+    def __init__(self, shared: SharedMemory, clocks: Clocks, flow: Flow) -> None:
+        self._shared, self._clocks, self._flow = shared, clocks, flow
         self._shape = flow.alive.shape
-        self._warps = happens_before.warp_of_lane
+        self._warps = clocks.warp_of_lane
         self.progress = 0
         """Number of completed phases: it tells a waiting scheduler whether anything goes on."""
         self.keeps_past = False
@@ -88,20 +88,16 @@ class Mbarriers:
         self._bytes = np.concatenate([self._bytes, zeros])
         self._phase = np.concatenate([self._phase, zeros])
         self._place = np.concatenate([self._place, [self._new_place(int(u)) for u in units]])
-        self._known = _grown(self._known, self._indices.size, self._happens_before.places)
-        self._released = _grown(self._released, self._indices.size, self._happens_before.places)
+        self._known = _grown(self._known, self._indices.size, self._clocks.places)
+        self._released = _grown(self._released, self._indices.size, self._clocks.places)
         self._known[np.arange(number, self._indices.size), self._place[number:]] = 1
 
     def _new_place(self, unit: int) -> int:
         """A place in the clocks: the first mbarriers of all clusters share one, and so on."""
         cluster = self._shared.block_of(unit, BYTES) // self._shared.cluster
         self._made[cluster] = made = self._made.get(cluster, 0) + 1
-        places = self._happens_before.lanes_in_cluster + made
-        return (
-            places - 1
-            if places <= self._happens_before.places
-            else self._happens_before.new_place()
-        )
+        places = self._clocks.lanes_in_cluster + made
+        return places - 1 if places <= self._clocks.places else self._clocks.new_place()
 
     def free(self, indices: AnyArray, mask: Mask) -> None:
         """The mbarriers at `indices` are no more."""
@@ -162,9 +158,9 @@ class Mbarriers:
         if wrong.any():
             raise Fault("arrivals are counted from 1 on", wrong)
         phases = np.zeros(self._shape, np.int64)
-        known = np.zeros((self._shape[1], self._happens_before.places), np.int32)
+        known = np.zeros((self._shape[1], self._clocks.places), np.int32)
         warps = np.flatnonzero(lanes.any(axis=0))
-        known[warps] = self._happens_before.release(warps, lanes)
+        known[warps] = self._clocks.release(warps, lanes)
         left = lanes
         while left.any():
             now = self._fitting(slots, each, left)
@@ -206,7 +202,7 @@ class Mbarriers:
         lanes = np.ones(self._shape, np.bool_) if mask is None else mask
         done = lanes & (self._phase[slots] > phases)
         seen = np.unique(np.stack([self._warps[done], slots[done], phases[done]]), axis=1)
-        self._happens_before.acquire(seen[0], self._released_by(seen[1], seen[2]), done)
+        self._clocks.acquire(seen[0], self._released_by(seen[1], seen[2]), done)
         self._wait.slots[done] = -1
         if (vain := lanes & ~done).any():
             self._wait.slots[vain] = slots[vain]
