@@ -1,5 +1,6 @@
 """Faults of instructions, and the errors they become: file, line, kernel, block and thread."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from cuevo.errors import SimulatorError
@@ -23,6 +24,12 @@ class KernelText(Protocol):
     @property
     def text(self) -> str: ...
     def origin(self, line: int) -> Origin | None: ...
+    def callers(self, line: int) -> Sequence[Origin]:
+        """Where the macro, or the inlined function, that the line is of was called; the innermost
+        call first.
+        """
+        ...
+
     def describe(self) -> str: ...
 
 
@@ -61,6 +68,7 @@ def error_at(kernel: KernelText, line: int, message: str) -> SimulatorError:
     """The error for `message` at a line of the rendered text."""
     lines = kernel.text.splitlines()
     quoted = lines[line - 1].strip() if 1 <= line <= len(lines) else ""
+    calls = "".join(f"\n  called at {each.file}:{each.line}" for each in kernel.callers(line))
     return SimulatorError(
-        f"{place(kernel, line)}: {message}\n    {quoted}\n  in {kernel.describe()}"
+        f"{place(kernel, line)}: {message}\n    {quoted}\n  in {kernel.describe()}{calls}"
     )

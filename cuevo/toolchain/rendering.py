@@ -34,21 +34,41 @@ def render_lines(
     Raises ValueError for a value that hides a name that every template sees; TemplateError, with
     file and line, for what goes wrong inside of a template.
     """
+    return source_map.take_marks(_marked(kernel, root, values, params, {}))
+
+
+def calls(
+    kernel: str, root: Path, values: Mapping[str, object], params: Struct
+) -> list[tuple[SourceLine, ...]]:
+    """For each line that `render_lines` gives, the line that it was written in and those that
+    called the macros that it came through, the innermost first.
+    """
+    filters = {"__block": source_map.block_with_site}
+    return source_map.take_calls(_marked(kernel, root, values, params, filters))
+
+
+def _marked(
+    kernel: str,
+    root: Path,
+    values: Mapping[str, object],
+    params: Struct,
+    filters: Mapping[str, Callable[..., str]],
+) -> str:
     # An environment for each rendering: whatever is imported gets its globals from there, and is
     # not kept. What is kept is compiled code.
     base = _environment(root)
     environment = base.overlay()
     environment.globals = {**base.globals, "p": params, "unique": _labels()}
+    environment.filters = {**base.filters, **filters}
     hidden = sorted(values.keys() & environment.globals.keys())
     if hidden:
         raise ValueError(f"{kernel}: {', '.join(hidden)} already has a meaning in every template")
     try:
-        marked = environment.get_template(f"{kernel}.ptx").render(**values)
+        return environment.get_template(f"{kernel}.ptx").render(**values)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
     except Exception as error:
         raise TemplateError(_explain(error, root, kernel)) from error
-    return source_map.take_marks(marked)
 
 
 # -- The environment -------------------------------------------------------------------------------

@@ -99,6 +99,8 @@ class Marks(Extension):
                 if margin is not None:
                     yield Token(first, "lparen", "(")
                     yield Token(first, "string", margin)
+                    yield Token(first, "comma", ",")
+                    yield Token(first, "string", _mark(f"ptx/{stream.name}", first))
                     yield Token(first, "rparen", ")")
                 yield token
             else:
@@ -181,13 +183,20 @@ def word(value: object) -> str:
     return _ANY_MARK.sub("", text).rstrip() if len(visible) == 1 else text
 
 
-def block(value: object, margin: str) -> str:
-    """A value alone on its line: its lines, moved together until the leftmost is at `margin`."""
+def block(value: object, margin: str, site: str = "") -> str:
+    """A value alone on its line: its lines, moved together until the leftmost is at `margin`. The
+    mark `site`, of that line, is for `block_with_site`.
+    """
     text = _text(value)
     common = _common_margin(text)
     if common == len(margin) and "\t" not in text and "\t" not in margin:
         return text
     return _margin_of(common).sub("\n" + margin, "\n" + text)[1:]
+
+
+def block_with_site(value: object, margin: str, site: str) -> str:
+    """The same with the mark behind each line, so that `take_calls` finds who called what."""
+    return block(value, margin).replace("\n", f"{site}\n")
 
 
 def _common_margin(text: str) -> int:
@@ -245,6 +254,22 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
             origins.append(owner)
             waiting += owner is None
     return text, origins
+
+
+def take_calls(marked: str) -> list[tuple[SourceLine, ...]]:
+    """For each line that `take_marks` finds, the line that it was written in, and those that called
+    the macros that it came through, the innermost first.
+    """
+    return [
+        tuple(dict.fromkeys(_origins[mark] for mark in _ANY_MARK.findall(_tail(line))))
+        for line in marked.split("\n")
+        if _VISIBLE.search(line)
+    ]
+
+
+def _tail(line: str) -> str:
+    """What stands behind the last visible character."""
+    return line[max((each.end() for each in _VISIBLE.finditer(line)), default=0) :]
 
 
 def _owner(line: str) -> SourceLine | None:

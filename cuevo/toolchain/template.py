@@ -17,7 +17,7 @@ import hashlib
 import marshal
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -46,10 +46,31 @@ class RenderedKernel:
     """Values that the template was given."""
     params: Struct
     """The parameter block of a launch."""
+    directory: Path | None = None
+    """Of the template, if there is one."""
 
     def origin(self, line: int) -> SourceLine | None:
         """Origin of line `line` of the text, counted from 1; None where there is none."""
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
+
+    def callers(self, line: int) -> tuple[SourceLine, ...]:
+        """The lines whose macro calls brought line `line` of the text, the innermost first. The
+        template is rendered once more to find them; there are none if it was edited meanwhile.
+        """
+        return self._calls[line - 1][1:] if 1 <= line <= len(self._calls) else ()
+
+    @cached_property
+    def _calls(self) -> Sequence[tuple[SourceLine, ...]]:
+        if self.directory is None:
+            return ()
+        from cuevo.toolchain.rendering import calls
+
+        found = calls(self.name, self.directory, self.values, self.params)
+        written = [each[0] if each else None for each in found]
+        same = len(written) == len(self.lines) and all(
+            theirs in (None, own) for theirs, own in zip(written, self.lines, strict=True)
+        )
+        return found if same else ()
 
     def describe(self) -> str:
         """The instance in one line: ``key_bias_sm70(mask=f16, threads=128)``."""
@@ -156,7 +177,7 @@ def _rendered(kernel: str, root: Path, files: State, given: _Values) -> Rendered
 
     lines, origins = render_lines(kernel, root, given.values, params)
     text = "".join(f"{line}\n" for line in lines)
-    rendered = RenderedKernel(kernel, text, tuple(origins), given.values, params)
+    rendered = RenderedKernel(kernel, text, tuple(origins), given.values, params, root)
     # What was edited meanwhile may have been read before or after that.
     if key is not None and files == _files(root):
         cache.default.put(key, _to_bytes(rendered))
@@ -221,4 +242,4 @@ def _from_bytes(
     origins, numbers, text = marshal.loads(zlib.decompress(entry))
     found = [origin and SourceLine(*origin) for origin in origins]
     lines = tuple([found[number] for number in numbers])
-    return RenderedKernel(kernel, text, lines, values, params)
+    return RenderedKernel(kernel, text, lines, values, params, ptx_directory())

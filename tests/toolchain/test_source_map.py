@@ -235,3 +235,44 @@ def test_what_has_no_meaning_is_refused(expand: Expand, text: str, message: str)
     with pytest.raises(TemplateError) as caught:
         expand(text)
     assert str(caught.value).startswith(f"ptx/{message}")
+
+
+def test_the_calls_that_brought_a_line(tmp_path: Path) -> None:
+    """Through two libraries, in a loop, and out of the block that a macro was called with."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "cuevo.h").write_text("struct s { void *q; };\nvoid k(struct s params);")
+    (tmp_path / "k.ptx").write_text(
+        '//% import "lib/a.ptx" as a\none;\n  ${ a.twice("x") }\n//% call a.around()\ninner;\n'
+        "//% endcall\nlast ${ a.word() };\n"
+    )
+    (tmp_path / "lib" / "a.ptx").write_text(
+        "//% macro once(x)\nadd ${x};\n\n//% endmacro\n//% macro twice(x)\n//% for i in range(2)\n"
+        "${ once(x ~ i) }\n//% endfor\n//% endmacro\n//% macro around()\n${ caller() }\n"
+        "//% endmacro\n//% macro word()\nw\n//% endmacro\n"
+    )
+    kernel = render("k", {}, directory=tmp_path)
+    lines = kernel.text.splitlines()
+    calls = {
+        line.strip(): " ".join(
+            str(each).removeprefix("ptx/")
+            for each in (kernel.origin(number), *kernel.callers(number))
+        )
+        for number, line in enumerate(lines, 1)
+    }
+    assert calls == {
+        "one;": "k.ptx:2",
+        "add x0;": "lib/a.ptx:2 lib/a.ptx:7 k.ptx:3",
+        "add x1;": "lib/a.ptx:2 lib/a.ptx:7 k.ptx:3",
+        "inner;": "k.ptx:5 lib/a.ptx:11",
+        "last w;": "k.ptx:7",
+    }
+    assert kernel.callers(0) == kernel.callers(len(lines) + 1) == ()
+
+
+def test_an_edited_template_has_no_calls(tmp_path: Path) -> None:
+    (tmp_path / "cuevo.h").write_text("struct s { void *q; };\nvoid k(struct s params);")
+    text = "//% macro m()\na;\n//% endmacro\n${ m() }\n"
+    (tmp_path / "k.ptx").write_text(text)
+    kernel = render("k", {}, directory=tmp_path)
+    (tmp_path / "k.ptx").write_text("b;\n" + text)
+    assert kernel.callers(1) == ()

@@ -172,6 +172,9 @@ class _PlainText:
     def origin(self, line: int) -> Origin | None:
         return self.find(line)
 
+    def callers(self, line: int) -> Sequence[Origin]:
+        return self.find.calls(line)[1:] if isinstance(self.find, Locations) else ()
+
     def describe(self) -> str:
         return self.name
 

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _STATED = re.compile(
-    r"""[ \t]* (?: \.loc[ \t]+(?P<index>\d+)[ \t]+(?P<line>\d+)
+    r"""[ \t]* (?: \.loc[ \t]+(?P<index>\d+)[ \t]+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?
+                   (?:.*\binlined_at[ \t]+(?P<by>\d+)[ \t]+(?P<at>\d+)[ \t]+(?P<place>\d+))?
                  | \.file[ \t]+(?P<number>\d+)[ \t]+"(?P<path>[^"\n]*)"
                  | (?P<end>\}[ \t]*$) )""",
     re.X,
 )
+_Stated = tuple[str, int, int]
+"""Number of a file, line, column."""
+_Calls = tuple[_Stated, ...]
+_MOST_CALLS = 64
 
 
 @dataclass(frozen=True)
@@ -28,29 +33,38 @@ class Locations:
 
     def __call__(self, line: int) -> Location | None:
         """The location of a line of the text, counted from 1; None if there is none."""
-        return self._found.get(line)
+        calls = self.calls(line)
+        return calls[0] if calls else None
+
+    def calls(self, line: int) -> list[Location]:
+        """The location of a line, and those that call the functions which are inlined there."""
+        files, stated = self._found
+        places = [(files.get(index), at) for index, at, _ in stated.get(line, ())]
+        return [Location(file, at) for file, at in places if file is not None]
 
     @cached_property
-    def _found(self) -> dict[int, Location]:
-        if ".loc" not in self._text:
-            return {}
+    def _found(self) -> tuple[dict[str, str], dict[int, _Calls]]:
+        """Files by number, and what is stated for each line."""
         files: dict[str, str] = {}
-        stated: dict[int, tuple[str, int]] = {}
-        now: tuple[str, int] | None = None
-        for number, line in enumerate(self._text.split("\n"), 1):
+        stated: dict[int, _Calls] = {}
+        latest: dict[_Stated, _Calls] = {}
+        now: _Calls = ()
+        for number, line in enumerate(self._text.split("\n") if ".loc" in self._text else [], 1):
             match = _STATED.match(line)
             if match is None:
-                if now is not None:
+                if now:
                     stated[number] = now
             elif match["path"] is not None:
                 files[match["number"]] = match["path"]
             elif match["end"] is None:
                 # Line 0 is what the compiler has made itself.
-                now = (match["index"], int(match["line"])) if int(match["line"]) else now
+                if int(match["line"]):
+                    here = match["index"], int(match["line"]), int(match["column"] or 0)
+                    now = (here,)
+                    if match["by"] is not None:
+                        by = match["by"], int(match["at"]), int(match["place"])
+                        now = (here, *latest.get(by, (by,))[:_MOST_CALLS])
+                    latest[here] = now
             elif line.startswith("}"):
-                now = None
-        return {
-            number: Location(files[index], line)
-            for number, (index, line) in stated.items()
-            if index in files
-        }
+                now = ()
+        return files, stated

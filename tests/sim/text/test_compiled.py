@@ -134,6 +134,7 @@ def test_faults_name_the_line_of_the_source() -> None:
     first, quoted, *_ = str(caught.value).splitlines()
     assert first.startswith("/usr/include/thing.h:70: ") and "outside of every buffer" in first
     assert "ld.global.u32" in quoted
+    assert "\n  called at /home/who/scale.cu:9\n" in str(caught.value)
     source = np.arange(32, dtype=np.uint32)
     with pytest.raises(SimulatorError, match=r"^/home/who/scale\.cu:10: "):
         launch(source, np.zeros(31, np.uint32))
@@ -155,3 +156,19 @@ def test_locations() -> None:
     found = Locations('.loc 1 0 0\na\n.loc 1 5 2\nb\nc\n.loc 2 6 1\nd\n}\ne\n.file 1 "f.cu"\n')
     f = [found(line) for line in range(1, 10)]
     assert f == [None, None, None, Location("f.cu", 5), Location("f.cu", 5), *[None] * 4]
+
+
+def test_functions_inlined_in_one_another() -> None:
+    text = """.loc 1 5 2
+.loc 2 6 1, function_name $L__info_string0, inlined_at 1 5 2
+.loc 3 7 9, function_name $L__info_string0+24, inlined_at 2 6 1
+a
+.loc 3 7 9, function_name $L__info_string0+24, inlined_at 3 7 9
+b
+.file 1 "f.cu"
+.file 2 "g.h"
+.file 3 "h.h"
+"""
+    found = Locations(text)
+    assert found.calls(4) == [Location("h.h", 7), Location("g.h", 6), Location("f.cu", 5)]
+    assert found.calls(6) == [Location("h.h", 7), *found.calls(4)]
