@@ -1,10 +1,11 @@
 """Faults of instructions, and the errors they become: file, line, kernel, block and thread."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from cuevo.errors import SimulatorError
-from cuevo.sim.aliases import Mask
+from cuevo.sim.aliases import AnyArray, Mask
 
 
 class Origin(Protocol):
@@ -30,6 +31,12 @@ class KernelText(Protocol):
         """
         ...
 
+    def field(self, offset: int) -> str:
+        """Name of what lies there in the parameter block, if the text itself does not say so; else
+        "".
+        """
+        ...
+
     def describe(self) -> str: ...
 
 
@@ -42,16 +49,38 @@ class PtxError(Exception):
         self.message = message
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """An access to shared memory that a fault is about, as far as is known who made it."""
+
+    did: str
+    """ "wrote" or "read"."""
+    position: int
+    """Where in the storage of all blocks."""
+    size: int
+    by: Mask = None
+    """The lanes of which one made it, (32, warps)."""
+
+
 class Fault(Exception):
     """Something went wrong while an instruction ran.
 
     `lanes` marks the offending lanes, shape (32, warps), None if no particular lane is to blame.
     """
 
-    def __init__(self, message: str, lanes: Mask = None) -> None:
+    def __init__(self, message: str, lanes: Mask = None, earlier: Earlier | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.lanes = lanes
+        self.earlier = earlier
+
+
+def first_thread(lanes: AnyArray) -> tuple[int, int]:
+    """Lane and warp of the first of the marked lanes, (32, warps): of the first warp that has
+    one.
+    """
+    warp = int(lanes.any(axis=0).argmax())
+    return int(lanes[:, warp].argmax()), warp
 
 
 def place(kernel: KernelText, line: int) -> str:

@@ -63,14 +63,23 @@ class RenderedKernel:
     def _calls(self) -> Sequence[tuple[SourceLine, ...]]:
         if self.directory is None:
             return ()
-        from cuevo.toolchain.rendering import calls
-
-        found = calls(self.name, self.directory, self.values, self.params)
+        given = _Values(self.values)
+        try:
+            of = self.name, self.directory, _files(self.directory)
+            found = _called(*of, given)
+        except _UnhashableValues:
+            found = _called.__wrapped__(*of, given)
+        except (OSError, TemplateError):
+            return ()
         written = [each[0] if each else None for each in found]
         same = len(written) == len(self.lines) and all(
             theirs in (None, own) for theirs, own in zip(written, self.lines, strict=True)
         )
         return found if same else ()
+
+    def field(self, offset: int) -> str:
+        """The field at this offset of the parameter block, "" if none begins there."""
+        return next((each.name for each in self.params.fields if each.offset == offset), "")
 
     def describe(self) -> str:
         """The instance in one line: ``key_bias_sm70(mask=f16, threads=128)``."""
@@ -182,6 +191,15 @@ def _rendered(kernel: str, root: Path, files: State, given: _Values) -> Rendered
     if key is not None and files == _files(root):
         cache.default.put(key, _to_bytes(rendered))
     return rendered
+
+
+@lru_cache(maxsize=16)
+def _called(
+    kernel: str, root: Path, files: State, given: _Values
+) -> Sequence[tuple[SourceLine, ...]]:
+    from cuevo.toolchain.rendering import calls
+
+    return calls(kernel, root, given.values, _parameter_struct(kernel, root))
 
 
 def _files(root: Path) -> State:

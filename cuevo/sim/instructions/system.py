@@ -70,7 +70,9 @@ def _print(
         one[lane, warp] = True
         reader = _Arguments(machine, _value(machine, arguments, one), one)
         text = _text(machine, _value(machine, form, one), one)
-        sys.stdout.write(_CONVERSION.sub(reader.conversion, text))
+        printed = _CONVERSION.sub(reader.conversion, text)
+        if not machine.quiet:
+            sys.stdout.write(printed)
         counts[lane, warp] = reader.count
     for result in operand.results:
         if isinstance(result, SymbolOperand):

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Fault, first_thread
 from cuevo.sim.memory import spaces
 from cuevo.sim.memory.global_memory import GlobalMemory
 from cuevo.sim.memory.happens_before import HappensBefore
@@ -105,6 +105,8 @@ class Machine:
         ordinary_local = [each for each in function.local if id(each) not in framed]
         self.local = LocalMemory(ordinary_local, self.shape, frames)
         self.constant = ConstantMemory(function.constant)
+        self.quiet = False
+        """Whether nothing is to be printed."""
         self.module_memory: dict[int, int] = {}
         """Host addresses of the module's ``.global`` variables, by identity."""
         # In a circle its arrays, megabytes, would wait for Python's collector.
@@ -307,8 +309,7 @@ class Machine:
 
     def thread_name(self, lanes: AnyArray) -> str:
         """Block and thread of the first of the marked lanes."""
-        warp = int(lanes.any(axis=0).argmax())
-        lane = int(lanes[:, warp].argmax())
+        lane, warp = first_thread(lanes)
         number = np.asarray(self.first_block + int(self.block_of_warp[warp]))
         where = ", ".join(str(int(each)) for each in self.geometry.block_of(number))
         thread = int(self.warp_in_block[warp]) * LANES + lane

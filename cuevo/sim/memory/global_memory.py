@@ -3,17 +3,19 @@
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Fault, first_thread
 from cuevo.sim.text.syntax import Variable
 
 _UNIT: dict[int, AnyDType] = {
     size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8"), (16, "c16"))
 }
+_FAR = 4096
+"""Bytes before and after an array at which an element would still be one of its own."""
 # Regions begin and end on this boundary as arrays, so that every aligned access is one element of
 # some view.
 _ALIGNMENT = 16
@@ -28,6 +30,18 @@ class Buffer(Protocol):
     def extent(self) -> tuple[int, int]: ...
     @property
     def readonly(self) -> bool: ...
+
+
+@runtime_checkable
+class Shaped(Buffer, Protocol):
+    """One whose elements have coordinates; strides are in bytes."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def strides(self) -> Sequence[int]: ...
+    @property
+    def dtype(self) -> AnyDType: ...
 
 
 class ModuleMemory:
@@ -96,9 +110,14 @@ def _merged(extents: Iterable[tuple[int, int]]) -> list[_Region]:
 
 
 class GlobalMemory:
-    """Reads and writes of vectors of addresses, each access checked against the buffers."""
+    """Reads and writes of vectors of addresses, each access checked against the buffers. `name_of`
+    gives a name to the memory from one address up to another, "" where it has none.
+    """
 
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
+    def __init__(
+        self, buffers: Sequence[Buffer], name_of: Callable[[int, int], str] = lambda begin, end: ""
+    ) -> None:
+        self._buffers, self._name_of = buffers, name_of
         extents = [(buffer.extent, buffer.readonly) for buffer in buffers]
         self._readable = _merged(extent for extent, _ in extents)
         self._writable = _merged(extent for extent, readonly in extents if not readonly)
@@ -182,7 +201,8 @@ class GlobalMemory:
         if verb == "write":
             for region in self._readable:
                 if region.begin <= address and address + size <= region.end:
-                    return f"{what}: the buffer {region.begin:#x}..{region.end:#x} is read-only"
+                    buffer, element = self._describe(address, region.begin, region.end)
+                    return f"{what}{element}: the buffer {buffer} is read-only"
         if not self._readable:
             return f"{what}: the launch was given no buffers"
         nearest = min(
@@ -192,7 +212,40 @@ class GlobalMemory:
             where = f"{nearest.begin - address} bytes before the beginning"
         else:
             where = f"{address + size - nearest.end} bytes past the end"
-        return f"{what} is outside of every buffer: {where} of {nearest.begin:#x}..{nearest.end:#x}"
+        buffer, element = self._describe(address, nearest.begin, nearest.end)
+        return f"{what} is outside of every buffer: {where} of {buffer}{element}"
+
+    def _describe(self, address: int, begin: int, end: int) -> tuple[str, str]:
+        """The buffer in the region from `begin` to `end`, and which element of it is, or would be,
+        at an address near it.
+        """
+        where = f"{begin:#x}..{end:#x}"
+        name = self._name_of(begin, end)
+        buffer = f"{name} ({where})" if name else where
+        near = [each for each in self._buffers if each.extent == (begin, end)]
+        if not near or not isinstance(array := near[0], Shaped):
+            return buffer, ""
+        index = _element(address, array)
+        if index is None or not -_FAR < address - begin < end - begin + _FAR:
+            return buffer, ""
+        listed = ", ".join(map(str, index))
+        return buffer, f", at {name or 'element '}[{listed}] of shape {tuple(array.shape)}"
+
+
+def _element(address: int, array: Shaped) -> list[int] | None:
+    """Coordinates of the element that has a byte; along the axis of the widest stride they may be
+    beyond the array. Those of broadcast axes are 0. None if there is no such element.
+    """
+    index = [0] * len(array.shape)
+    distance = address - array.pointer
+    steps = zip(array.strides, range(len(index)), array.shape, strict=True)
+    for place, (stride, axis, extent) in enumerate(
+        sorted((each for each in steps if each[0] and each[2] > 1), reverse=True)
+    ):
+        index[axis], distance = divmod(distance, stride)
+        if stride < 0 or (place > 0 and index[axis] >= extent):
+            return None
+    return index if distance < array.dtype.itemsize else None
 
 
 def _with_stand_in(addresses: AnyArray, mask: AnyArray) -> AnyArray:
@@ -201,7 +254,7 @@ def _with_stand_in(addresses: AnyArray, mask: AnyArray) -> AnyArray:
 
 
 def _first(addresses: AnyArray, lanes: AnyArray) -> int:
-    return int(addresses[lanes][0])
+    return int(addresses[first_thread(lanes)] if lanes.ndim == 2 else addresses[lanes][0])
 
 
 def _indices(addresses: AnyArray, base: int, size: int) -> AnyArray:

@@ -25,7 +25,7 @@ from functools import partial
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Earlier, Fault
 from cuevo.sim.memory.clocks import Clocks
 from cuevo.sim.memory.lane_order import SEVERAL
 from cuevo.sim.memory.reductions import Reductions
@@ -47,6 +47,11 @@ class _Access:
     """Whether an asynchronous unit does it, and no lane."""
     whole: bool = True
     """Whether it is of words, not of parts of them."""
+
+    def first(self, marked: AnyArray) -> int:
+        """The place of the marked word that the first thread touches."""
+        at = np.flatnonzero(marked)
+        return int(at[np.lexsort((self.lanes[at], self.warps[at]))[0]])
 
 
 class HappensBefore:
@@ -83,6 +88,8 @@ class HappensBefore:
     def reset(self) -> None:
         """Forget everything."""
         self.clocks.reset()
+        # The places of mbarriers go, too.
+        self._writer.fill(0)
         self._written.fill(0)
         self._read.fill(0)
         self._async_reads.fill(0)
@@ -119,7 +126,7 @@ class HappensBefore:
         own = self._mark_written(access.words, access.warps, access.lanes)
         lost = np.not_equal(self._writer[access.words] // 32, own)
         if lost.any():
-            raise self._race(access, lost, "another warp writes at once")
+            raise self._race(access, lost, "another warp", "writes at once")
 
     def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
         """A volatile or atomic access: it races with plain ones before it, and leaves no mark for
@@ -277,27 +284,28 @@ class HappensBefore:
         writer, written = self._writer[words], self._written[words]
         unknown = written > clocks.known[warps, writer]
         if unknown.any():
-            name = clocks.place_name(int(writer[unknown][0]))
-            raise self._race(access, unknown, f"{name} wrote")
+            place = int(writer[access.first(unknown)])
+            raise self._race(access, unknown, clocks.place_name(place), "wrote", place)
         if not access.by_unit:
             by = writer % 32
             unknown = (writer // 32 == clocks.own[warps]) & (by != access.lanes)
             unknown &= clocks.unknown_in_warp(warps, access.lanes, by, written)
             if unknown.any():
-                raise self._race_in_warp(access, unknown, f"lane {by[unknown][0]}", "wrote")
+                lane = int(by[access.first(unknown)])
+                raise self._race_in_warp(access, unknown, lane, "wrote")
         if not self._reductions.any or atomic:
             return
         if (busy := self._reductions.under_way(words)).any():
             what = "which an asynchronous reduction is still to update"
-            raise self._fault(access, busy, what)
+            raise self._fault(access, busy, what, "wrote")
         if (unknown := self._reductions.unknown(words, clocks.known[warps])).any():
-            raise self._race(access, unknown, "an asynchronous reduction wrote")
+            raise self._race(access, unknown, "an asynchronous reduction", "wrote")
 
     def _check_read(self, access: _Access) -> None:
         words, warps, clocks = access.words, access.warps, self.clocks
         if (busy := self._async_reads[words] > 0).any():
             what = "which an asynchronous instruction still reads: its group was not waited for"
-            raise self._fault(access, busy, what)
+            raise self._fault(access, busy, what, "read")
         unknown: AnyArray = self._read[words] > clocks.of_all_lanes()[warps]
         if unknown.any():
             at, reader = np.nonzero(unknown)
@@ -306,35 +314,59 @@ class HappensBefore:
             unknown[at, reader] = self._read[words[at], reader] > known
             some = np.asarray(unknown.any(axis=1))
             if some.any():
-                name = clocks.warp_name(int(unknown[some][0].argmax()))
-                raise self._race(access, some, f"{name} read")
+                number = int(unknown[access.first(some)].argmax())
+                raise self._race(access, some, clocks.warp_name(number), "read", 32 * number)
         if access.by_unit or not access.whole:
             return
         own = clocks.own[warps]
         by, times = self._reader[words, own], self._read[words, own]
         unknown = (by != access.lanes) & clocks.unknown_in_warp(warps, access.lanes, by, times)
         if unknown.any():
-            tag = by[unknown][0]
-            other = "other lanes" if tag == SEVERAL else f"lane {tag}"
-            raise self._race_in_warp(access, unknown, other, "read")
+            raise self._race_in_warp(access, unknown, int(by[access.first(unknown)]), "read")
 
     def _check_fenced(self, access: _Access) -> None:
         if (bare := self._unfenced[access.words]).any():
             what = "which was written by ordinary instructions, without a fence.proxy.async between"
-            raise self._fault(access, bare, what)
+            raise self._fault(access, bare, what, "wrote")
 
-    def _fault(self, access: _Access, marked: AnyArray, what: str, kind: str = "") -> Fault:
-        offset = int(access.words[marked][0]) * _WORD % self._stride
-        message = f"{kind}{access.does} shared offset {offset}, {what}"
-        return Fault(message, access.blame(marked))
+    def _fault(
+        self,
+        access: _Access,
+        marked: AnyArray,
+        what: str,
+        did: str,
+        by: AnyArray | None = None,
+        kind: str = "",
+    ) -> Fault:
+        """`what` says what was done before to the first of the `marked` words; the rest is as in
+        `Earlier`.
+        """
+        position = int(access.words[access.first(marked)]) * _WORD
+        message = f"{kind}{access.does} shared offset {position % self._stride}, {what}"
+        return Fault(message, access.blame(marked), Earlier(did, position, _WORD, by))
 
-    def _race(self, access: _Access, marked: AnyArray, other: str) -> Fault:
-        what = f"which {other} without a barrier between"
-        return self._fault(access, marked, what, "data race: ")
+    def _race(
+        self, access: _Access, marked: AnyArray, other: str, did: str, place: int | None = None
+    ) -> Fault:
+        """A race with what `other` did, whose place in the clocks is given if it is one."""
+        clocks, by = self.clocks, None
+        if place is not None and place < clocks.lanes_in_cluster:
+            cluster = clocks.block_of_warp // clocks.cluster
+            mine = cluster == cluster[int(access.warps[access.first(marked)])]
+            by = np.tile(mine & (clocks.own == place // 32), (32, 1))
+            if did == "wrote":
+                by &= (np.arange(32) == place % 32)[:, None]
+        what = f"which {other} {did} without a barrier between"
+        return self._fault(access, marked, what, did, by, "data race: ")
 
-    def _race_in_warp(self, access: _Access, marked: AnyArray, other: str, did: str) -> Fault:
+    def _race_in_warp(self, access: _Access, marked: AnyArray, lane: int, did: str) -> Fault:
+        other = "other lanes" if lane == SEVERAL else f"lane {lane}"
         what = f"which {other} of the same warp {did} without a bar.warp.sync between"
-        return self._fault(access, marked, what, "data race: ")
+        first = access.first(marked)
+        by = self.clocks.lanes_of_warp(int(access.warps[first]))
+        lanes = np.arange(32)[:, None]
+        by &= lanes != access.lanes[first] if lane == SEVERAL else lanes == lane
+        return self._fault(access, marked, what, did, by, "data race: ")
 
 
 def _lanes_of(marked: AnyArray, size: int, shape: tuple[int, int], mask: Mask) -> AnyArray:

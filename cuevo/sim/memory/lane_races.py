@@ -14,7 +14,7 @@ seen is a race less, never one too many. Whoever asks has made sure that no othe
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Earlier, Fault, first_thread
 
 _SEVERAL = 255
 _WORD = 4
@@ -168,13 +168,18 @@ class LaneRaces:
         lanes = lanes if mask is None else lanes & mask
         if not lanes.any():
             return
-        tag = int(each[lanes][0][foreign[lanes][0]][0])
+        first = first_thread(lanes)
+        tag = int(each[first][foreign[first]][0])
         other = "other lanes" if tag == _SEVERAL else f"lane {tag - 1}"
-        offset = int(words[lanes][0]) * count * _WORD % self._stride
+        position, size = int(words[first]) * count * _WORD, count * _WORD
+        by = np.zeros(own.shape, np.bool_)
+        by[slice(None) if tag == _SEVERAL else tag - 1, first[1]] = True
+        by[first] = False
         raise Fault(
-            f"data race: {does} shared offset {offset}, which {other} of the same warp {did} "
-            "without a bar.warp.sync between",
+            f"data race: {does} shared offset {position % self._stride}, which {other} of the same "
+            f"warp {did} without a bar.warp.sync between",
             lanes,
+            Earlier(did, position, size, by),
         )
 
 

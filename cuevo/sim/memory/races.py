@@ -14,7 +14,7 @@ it never invents one.
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.lane_races import LaneRaces
 
@@ -146,13 +146,18 @@ class Races:
         lanes = lanes if mask is None else lanes & mask
         if not lanes.any():
             return
-        tag = int(found.reshape(*own.shape, size)[lanes][0][each[lanes][0]][0])
+        first = first_thread(lanes)
+        tag = int(found.reshape(*own.shape, size)[first][each[first]][0])
         other = "other warps" if tag == _SEVERAL else f"warp {tag - 1}"
-        offset = int(indices[lanes][0]) * size % self._stride
+        position = int(indices[first]) * size
+        tags, mine = self._tag_of_warp, self._tag_of_warp[first[1]]
+        by = tags != mine if tag == _SEVERAL else tags == tag
+        by = by & (self._block_of_warp == self._block_of_warp[first[1]])
         raise Fault(
-            f"data race: {does} shared offset {offset}, which {other} {did} "
+            f"data race: {does} shared offset {position % self._stride}, which {other} {did} "
             "without a barrier between",
             lanes,
+            Earlier(did, position, size, np.tile(by, (32, 1))),
         )
 
 

@@ -1,11 +1,12 @@
 """Shared memory of the threadblocks of a chunk, with the state of every byte."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.happens_before import HappensBefore
 from cuevo.sim.memory.races import Races, Unwatched
@@ -25,6 +26,12 @@ _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
 _BULK = 16
 """Unit and alignment of bulk copies."""
+
+
+Observe: TypeAlias = Callable[[str, AnyArray, int, Mask, AnyArray | None], None]
+"""Called before each access with "wrote" or "read", the indices of its units, their size, and the
+lanes; for an asynchronous one with flat indices, and the warps that stand beside them.
+"""
 
 
 class SharedMemory:
@@ -67,6 +74,7 @@ class SharedMemory:
         """Whether it is looked at what was written, and what is in flight."""
         self.watch: Callable[[AnyArray, int, Mask], None] | None = None
         """Called with the checked addresses of each access, its size and its lanes."""
+        self.observe: Observe | None = None
 
     def units(self, size: int) -> int:
         """Number of units of `size` bytes of all blocks."""
@@ -101,12 +109,12 @@ class SharedMemory:
             addresses = np.where(mask, addresses, addresses.ravel()[mask.argmax()])
         if size > 1 and int(np.bitwise_or.reduce(addresses, axis=None)) & (size - 1):
             lanes = (addresses & addresses.dtype.type(size - 1)) != 0
-            first = int(addresses[lanes][0])
+            first = int(addresses[first_thread(lanes)])
             raise Fault(f"misaligned shared access: {first:#x} is no multiple of {size}", lanes)
         end = WINDOW + self.size
         if int(addresses.min()) < WINDOW or int(addresses.max()) + size > end:
             lanes = (addresses < WINDOW) | (addresses > max(end - size, 0))
-            first = int(addresses[lanes][0])
+            first = int(addresses[first_thread(lanes)])
             raise Fault(
                 f"shared access of {size} bytes at offset {first - WINDOW} is outside of the "
                 f"block's {self.size} bytes",
@@ -142,6 +150,8 @@ class SharedMemory:
 
         An `ordered` access (volatile, relaxed, atomic) races with none of its kind.
         """
+        if self.observe is not None:
+            self.observe("read", indices, size, mask, None)
         if not self._states_count:
             return self._data[size].take(indices)
         self._check_valid(indices, size, mask)
@@ -161,6 +171,8 @@ class SharedMemory:
         ordered: bool = False,
     ) -> None:
         """Write units; none of their bytes may have a copy in flight."""
+        if self.observe is not None:
+            self.observe("wrote", indices, size, mask, None)
         self._check_free(indices, size, mask)
         if ordered:
             self.races.ordered(indices, size, mask, writes=True)
@@ -170,6 +182,8 @@ class SharedMemory:
 
     def begin_copy(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
         """Start asynchronous copies: the data is there, but not to be touched before `end_copy`."""
+        if self.observe is not None:
+            self.observe("wrote", indices, size, mask, None)
         self._check_free(indices, size, mask)
         self.races.write(indices, size, mask)
         self._put(indices, size, values, mask, _IN_FLIGHT)
@@ -190,6 +204,8 @@ class SharedMemory:
 
     def begin_reduction(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """Start asynchronous atomic updates of units, each byte of which must have been written."""
+        if self.observe is not None:
+            self.observe("wrote", indices, size, mask, None)
         self._check_valid(indices, size, mask)
         self._happens_before.begin_reduction(indices, size, mask)
 
@@ -211,6 +227,8 @@ class SharedMemory:
         """Copies to flat `units` of 16 bytes begin, issued by the warps that stand beside them:
         until `end_bulk_write` they must not be touched.
         """
+        if self.observe is not None:
+            self.observe("wrote", units, _BULK, None, warps)
         self._check_units_free(units, "write", warps)
         self._happens_before.begin_async_write(units, _BULK, warps)
         self._state[_BULK][units] = _unit(_BULK, _IN_FLIGHT)
@@ -227,6 +245,8 @@ class SharedMemory:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
         beside them: until `end_async_read` they must not be written.
         """
+        if self.observe is not None:
+            self.observe("read", units, _BULK, None, warps)
         state = self._state[_BULK].take(units).view(np.uint8)
         if int(state.min()) != _VALID or int(state.max()) != _VALID:
             wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
@@ -240,6 +260,8 @@ class SharedMemory:
 
     def make_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
         """Units of 8 bytes become mbarriers: no ordinary access is to touch them."""
+        if self.observe is not None:
+            self.observe("wrote", indices, 8, mask, None)
         self.races.write(indices, 8, mask)
         self._mark(indices, 8, mask, _MBARRIER)
 
@@ -264,7 +286,8 @@ class SharedMemory:
         reason = self._reason(position, _BULK)
         lanes = np.zeros((32, self._base.shape[1]), np.bool_)
         lanes[:, int(warps[0])] = True
-        return Fault(f"{what} at shared offset {position % self.stride}, {reason}", lanes)
+        where = f"{what} at shared offset {position % self.stride}"
+        return Fault(f"{where}, {reason}", lanes, self._copied(position, _BULK))
 
     # -- Inner ------------------------------------------------------------------------------------
 
@@ -299,9 +322,18 @@ class SharedMemory:
                 raise self._refusal("write", indices, size, lanes)
 
     def _refusal(self, verb: str, indices: AnyArray, size: int, lanes: AnyArray) -> Fault:
-        position = int(indices[lanes][0]) * size
+        position = int(indices[first_thread(lanes)]) * size
         where = f"{verb} of {size} bytes at shared offset {position % self.stride}"
-        return Fault(f"{where}, {self._reason(position, size)}", lanes)
+        return Fault(
+            f"{where}, {self._reason(position, size)}", lanes, self._copied(position, size)
+        )
+
+    def _copied(self, position: int, size: int) -> Earlier | None:
+        """The copy that is in flight to these bytes."""
+        in_flight = self._raw_state[position : position + size] == _IN_FLIGHT
+        if not in_flight.any():
+            return None
+        return Earlier("wrote", position + int(in_flight.argmax()), 1)
 
     def _reason(self, position: int, size: int) -> str:
         states = self._raw_state[position : position + size]

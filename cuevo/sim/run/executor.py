@@ -5,12 +5,15 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from cuevo.architectures import Architecture, architecture
+from cuevo.errors import SimulatorError
+from cuevo.sim.aliases import AnyArray
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
 from cuevo.sim.instructions.levels import Level, declared, loadable
 from cuevo.sim.machine.state import Geometry, Machine, shared_layout
@@ -20,6 +23,7 @@ from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters, Profile
 from cuevo.sim.run.program import Program
 from cuevo.sim.run.schedule import Schedule
+from cuevo.sim.run.second_look import SecondLook
 from cuevo.sim.text.contraction import Contraction
 from cuevo.sim.text.locations import Locations
 from cuevo.sim.text.parse import parse
@@ -35,6 +39,7 @@ _MOST_IN_CLUSTER = 8
 # Machines are tens of megabytes, parsed kernels a few.
 _MACHINES_KEPT = 4
 _KERNELS_KEPT = 32
+_SECOND_LOOK = Budget(instructions=1_000_000, seconds=30)
 
 
 class SimExecutor:
@@ -175,6 +180,9 @@ class _PlainText:
     def callers(self, line: int) -> Sequence[Origin]:
         return self.find.calls(line)[1:] if isinstance(self.find, Locations) else ()
 
+    def field(self, offset: int) -> str:
+        return ""
+
     def describe(self) -> str:
         return self.name
 
@@ -246,7 +254,8 @@ class LoadedKernel:
         geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes), cluster)
         self._check(geometry, params)
         packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
-        memory = GlobalMemory([*buffers, *self._module_memory.values()])
+        named = partial(_name_of_memory, self.kernel, self._program, packed)
+        memory = GlobalMemory([*buffers, *self._module_memory.values()], named)
         total = geometry.blocks
         chunks = max(1, -(-total * geometry.warps // _WARPS_AT_ONCE))
         each = -(-total // chunks)
@@ -259,9 +268,35 @@ class LoadedKernel:
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
                 schedule.machine.begin(first, packed, memory)
-                schedule.run(self._launches.budget, begun)
+                try:
+                    schedule.run(self._launches.budget, begun)
+                except SimulatorError as error:
+                    again = partial(schedule.machine.begin, first, packed, memory)
+                    raise SimulatorError(f"{error}{self._earlier(schedule, again)}") from None
                 if self._launches.progress is not None:
                     self._launches.progress(min(first + each, total), total)
+
+    def _earlier(self, schedule: Schedule, begin: Callable[[], None]) -> str:
+        """Who made the access that the fault of a run is about; "" if none is, or it is not found
+        again.
+        """
+        fault = schedule.fault
+        if fault is None or fault.earlier is None:
+            return ""
+        look = SecondLook(fault.earlier)
+        machine = schedule.machine
+        again = Schedule(self._program, machine, self.kernel, None, look)
+        machine.quiet = True
+        begin()
+        try:
+            again.run(_SECOND_LOOK, monotonic())
+        except SimulatorError:
+            pass
+        finally:
+            machine.quiet, machine.shared.observe = False, None
+        same = again.fault is not None and again.fault.message == fault.message
+        found = look.found() if same and again.at == schedule.at else None
+        return "" if found is None else f"\n{schedule.earlier(found)}"
 
     def _schedule(self, geometry: Geometry, blocks: int) -> Schedule:
         def make() -> Schedule:
@@ -319,6 +354,21 @@ class LoadedKernel:
             expected = -(-expected // variable.alignment) * variable.alignment + variable.size
         if len(params) != expected:
             raise ValueError(f"{name}: a parameter block of {len(params)} bytes, not {expected}")
+
+
+def _name_of_memory(
+    kernel: KernelText, program: Program, params: AnyArray, begin: int, end: int
+) -> str:
+    """The name of the parameter that points there, or of the module's variable."""
+    machine = program.probe
+    for variable in program.function.module_memory:
+        if begin <= machine.module_memory[id(variable)] < end:
+            return variable.name
+    names = {machine.parameter_offset(each): each for each in program.function.parameters}
+    for i, pointer in enumerate(params[: params.size // 8 * 8].view(np.uint64)):
+        if begin <= int(pointer) < end:
+            return kernel.field(8 * i) or names.get(8 * i, "")
+    return ""
 
 
 def _triple(sizes: tuple[int, int, int]) -> tuple[int, int, int]:

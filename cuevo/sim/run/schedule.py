@@ -2,6 +2,7 @@
 
 from collections import Counter
 from time import monotonic
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,14 @@ from cuevo.sim.machine.state import Machine
 from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.profile import Counters
 from cuevo.sim.run.program import Program
+from cuevo.sim.run.second_look import Found
 from cuevo.sim.sync.meetings import Apart, InVain, Unmet
+
+
+class Observer(Protocol):
+    """Looks at instructions while they run."""
+
+    def observed(self, index: int, step: Step, machine: Machine) -> Step: ...
 
 
 class Schedule:
@@ -24,21 +32,38 @@ class Schedule:
         machine: Machine,
         kernel: KernelText,
         counters: Counters | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._program = program
         self.machine = machine
         self._kernel = kernel
         self._counters = counters
+        self._observer = observer
         self._runs: dict[int, tuple[tuple[Step, ...], int, bool]] = {}
+        self.fault: Fault | None = None
+        """What the last run has ended with, at the instruction `at`."""
+        self.at = 0
         self._splits: set[int] = set()
         """Where lanes were left within a straight run, for their warp's others to catch up."""
         machine.flow.turns.joint = program.is_joint
+
+    def earlier(self, found: Found) -> str:
+        """A sentence on an access before the fault."""
+        instruction = self._program.operations[found.index].instruction
+        calls = "".join(
+            f", called at {each.file}:{each.line}"
+            for each in self._kernel.callers(instruction.line)
+        )
+        who = self.machine.thread_name(found.lanes)
+        by = f"an asynchronous unit, for {who}" if found.by_unit else who
+        return f"  earlier at {self._place(found.index)}{calls}, by {by}"
 
     def run(self, budget: Budget, begun: float) -> None:
         """Run until every lane has exited, within the budget of a launch that has `begun` at that
         time of `monotonic`. Raises SimulatorError for the first fault.
         """
         flow, runs = self.machine.flow, self._runs
+        self.fault = None
         most, end_of_time = budget.instructions, begun + budget.seconds
         end_of_text = len(self._program.operations)
         taken = 0
@@ -114,6 +139,11 @@ class Schedule:
             program.bind(index, self.machine, counters.holding(index) if counters else None)
             for index in range(start, end)
         )
+        if self._observer is not None:
+            steps = tuple(
+                self._observer.observed(index, step, self.machine)
+                for index, step in enumerate(steps, start)
+            )
         if counters is not None:
             steps = counters.counting(start, steps, self.machine)
         return steps, end, program.operations[start].form.control
@@ -134,6 +164,7 @@ class Schedule:
 
     def _error(self, fault: Fault, index: int) -> SimulatorError:
         message, note = fault.message, ""
+        self.fault, self.at = fault, index
         if isinstance(fault, InVain):
             index = fault.unmet.index
             message += f"; {self._whereabouts(fault.unmet)}"

@@ -59,11 +59,14 @@ def test_originals(name: str) -> None:
 def test_faults(mutation: Mutation) -> None:
     with pytest.raises(SimulatorError) as caught:
         run(mutation)
-    first, _, kernel, thread = str(caught.value).splitlines()
+    first, _, kernel, *more = str(caught.value).splitlines()
     assert first.startswith(f"ptx/{mutation.at.file}:{mutation.at.line}: ")
     assert re.search(mutation.says, first)
     assert kernel.startswith(f"  in {mutation.kernel.partition(':')[0]}(")
+    *called, thread = [line for line in more if not line.startswith("  earlier")]
     assert re.fullmatch(r"  (first: )?block \(.*\), thread \(.*\) \[warp \d+, lane \d+\]", thread)
+    assert all(re.fullmatch(r"  called at ptx/[\w/.]+\.ptx:\d+", line) for line in called)
+    assert called or not mutation.at.file.startswith("lib/")
 
 
 @those("result")

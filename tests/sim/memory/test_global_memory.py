@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuevo.arrays import view
 from cuevo.sim.faults import Fault
 from cuevo.sim.memory.global_memory import GlobalMemory, unit_dtype
 
@@ -148,3 +149,31 @@ def test_units_move_bits_unchanged() -> None:
     memory.store(addresses(raw, [16]), 16, unit, None)
     np.testing.assert_array_equal(raw[16:], raw[:16])
     assert unit.dtype == unit_dtype(16)
+
+
+@pytest.mark.parametrize(
+    ("index", "offset", "said"),
+    [
+        # Of a (3, 2, 5) array of f32 with its axes in another order, rows padded to 8.
+        (np.s_[:], 3 * 64, r"past the end of x \(.*\), at x\[0, 0, 3\] of shape \(2, 5, 3\)"),
+        (np.s_[:], 3 * 64 + 32 + 16, r"at x\[1, 4, 3\]"),
+        (np.s_[:], -60, r"before the beginning of x \(.*\), at x\[0, 1, -1\]"),
+        # In the padding of the rows of that one, and far beyond the array.
+        (np.s_[:], 3 * 64 + 20, r"of x \(0x\w+\.\.0x\w+\)$"),
+        (np.s_[:], 20000, r"of x \(0x\w+\.\.0x\w+\)$"),
+        # Broadcast, reversed, one element.
+        (np.s_[:, :1, :], 3 * 64, r"at x\[0, 0, 3\] of shape \(2, 9, 3\)"),
+        (np.s_[:, ::-1, :], 3 * 64, r"of x \(0x\w+\.\.0x\w+\)$"),
+        (np.s_[:1, :1, :1], 4, r"of x \(0x\w+\.\.0x\w+\)$"),
+    ],
+)
+def test_the_element_is_named(index: Any, offset: int, said: str) -> None:
+    room = np.zeros((3, 2, 8), np.float32)
+    whole = room[:, :, :5].transpose(1, 2, 0)
+    array = whole[index]
+    if index == np.s_[:, :1, :]:
+        array = np.broadcast_to(array, (2, 9, 3))
+    memory = GlobalMemory([view(array)], lambda begin, end: "x")
+    at = np.full((32, 1), room.ctypes.data + offset, np.uint64)
+    with pytest.raises(Fault, match=said):
+        memory.load(at, 4, None)

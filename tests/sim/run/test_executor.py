@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sim.conftest import kernel_text
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor
@@ -139,7 +140,7 @@ def test_a_fault_says_everything() -> None:
     place = "ptx/lib/thing.ptx:1013"
     message = f"read of 4 bytes at {end:#x} is outside of every buffer"
     assert lines == [
-        f"{place}: {message}: 4 bytes past the end of {begin:#x}..{end:#x}",
+        f"{place}: {message}: 4 bytes past the end of x ({begin:#x}..{end:#x})",
         "    @in ld.global.f32 f, [p];",
         "  in add_one",
         "  block (1, 0, 0), thread (36, 0, 0) [warp 1, lane 4]",
@@ -317,3 +318,44 @@ def test_what_nobody_uses_is_freed_without_the_collector(
         assert [each() for each in rest] == [None, None]
     finally:
         gc.enable()
+
+
+def test_the_earlier_access_of_a_race_is_found(run_kernel: Any) -> None:
+    """In a loop, of the last time round; not what others wrote there, or wrote earlier."""
+    out = np.zeros(64, np.uint32)
+    body = """
+    .reg .b64 p; .reg .b32 t, n, at; .reg .pred c, first; .shared .b32 room[64];
+    mov.u32 t, %tid.x; mov.u32 n, 0; setp.lt.u32 first, t, 32; mov.u32 at, room;
+    @first st.shared.u32 [at+4], n;
+    bar.sync 0;
+    AGAIN: setp.eq.u32 c, t, 40;
+    @c st.shared.u32 [at+4], n;
+    bar.warp.sync -1;
+    add.u32 n, n, 1; setp.lt.u32 c, n, 3; @c bra AGAIN;
+    @first ld.shared.u32 n, [at+4];
+    ret;
+    """
+    with pytest.raises(SimulatorError) as caught:
+        run_kernel(body, out, block=64)
+    *_, last = str(caught.value).splitlines()
+    line = kernel_text(body, 1).splitlines().index("    @c st.shared.u32 [at+4], n;") + 1
+    assert last == (
+        f"  earlier at st.shared.u32, test (rendered text):{line}, by block (0, 0, 0), "
+        "thread (40, 0, 0) [warp 1, lane 8]"
+    )
+
+
+def test_what_is_not_found_again_is_left_out(run_kernel: Any) -> None:
+    """The blocks go another way the second time: what they have written leads them there."""
+    flag = np.zeros(64, np.uint32)
+    body = """
+    .reg .b64 p; .reg .b32 t, n, at; .reg .pred c; .shared .b32 room[64];
+    mov.u32 t, %tid.x; mov.u32 at, room; ld.param.u64 p, [p0];
+    ld.volatile.global.u32 n, [p]; setp.ne.u32 c, n, 0; @c ret;
+    mov.u32 n, 1; st.volatile.global.u32 [p], n;
+    mad.lo.u32 at, t, 4, at; st.shared.u32 [at], t; xor.b32 t, t, 32; mov.u32 at, room;
+    mad.lo.u32 at, t, 4, at; ld.shared.u32 n, [at]; ret;
+    """
+    with pytest.raises(SimulatorError, match="data race") as caught:
+        run_kernel(body, flag, block=64)
+    assert "earlier" not in str(caught.value)

@@ -1,0 +1,70 @@
+"""Who made the access that a fault is about: the blocks run again, and it is noted who touches the
+bytes.
+
+While a kernel runs, only the warp or the lane of an earlier access is known, so that nothing has to
+be kept that nobody asks for. Memory is no longer as it was when the blocks began: where that leads
+them elsewhere, nothing is found.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, Mask, Step
+from cuevo.sim.faults import Earlier
+from cuevo.sim.machine.state import Machine
+
+
+@dataclass(frozen=True)
+class Found:
+    index: int
+    """Of the instruction."""
+    serial: int
+    """How many instructions had run."""
+    lanes: AnyArray
+    """Those that made the access."""
+    by_unit: bool
+    """Whether an asynchronous unit made it for them."""
+
+
+class SecondLook:
+    """Notes accesses such as `earlier`."""
+
+    def __init__(self, earlier: Earlier) -> None:
+        self._earlier = earlier
+        self._index = self._serial = 0
+        self._noted: tuple[Found, ...] = ()
+        """The last two."""
+
+    def observed(self, index: int, step: Step, machine: Machine) -> Step:
+        """The instruction, made to note what it touches."""
+
+        def noting(mask: Mask) -> None:
+            self._index, self._serial = index, self._serial + 1
+            machine.shared.observe = self._note
+            step(mask)
+
+        return noting
+
+    def found(self) -> Found | None:
+        """The last such access before the instruction that ran last."""
+        before = [each for each in self._noted if each.serial < self._serial]
+        return before[-1] if before else None
+
+    def _note(
+        self, did: str, indices: AnyArray, size: int, mask: Mask, warps: AnyArray | None
+    ) -> None:
+        wanted = self._earlier
+        if did != wanted.did:
+            return
+        positions = indices * size
+        touched = (positions < wanted.position + wanted.size) & (positions + size > wanted.position)
+        by_unit = warps is not None
+        if warps is not None:
+            lanes = np.zeros((32, int(warps.max(initial=0)) + 1), np.bool_)
+            lanes[0, warps[touched]] = True
+        else:
+            lanes = touched if mask is None else touched & mask
+            lanes = lanes if wanted.by is None else lanes & wanted.by
+        if lanes.any():
+            self._noted = (*self._noted[-1:], Found(self._index, self._serial, lanes, by_unit))
