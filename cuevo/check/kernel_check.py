@@ -5,7 +5,7 @@ CPU executor under all of its checks, compared with float64.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from cuevo.check.small_problems import Array, run_small_problems
 from cuevo.errors import SimulatorError
-from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor
+from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor, Trace
 from cuevo.sim.faults import KernelText
 from cuevo.toolchain.template import render
 
@@ -61,15 +61,20 @@ class Report:
 
 
 def check_kernel(
-    module: Any, config: Any, arch: str, seed: int = 0, budget: Budget = BUDGET
+    module: Any,
+    config: Any,
+    arch: str,
+    seed: int = 0,
+    budget: Budget = BUDGET,
+    trace: Trace | None = None,
 ) -> Report:
     """Run the instance `config` of a kernel's host `module` as `arch` does, and compare: on one
     small problem after the other, until every instruction has run. A launch that takes more than
-    the `budget` is an error in the report.
+    the `budget` is an error in the report. What a `trace` asks for is told on the way.
 
-    Raises ValueError where the instance cannot run.
+    Raises ValueError where the instance cannot run, or does not have what is to be traced.
     """
-    place = _Profiler(arch, module.NAME, budget)
+    place = _Profiler(arch, module.NAME, budget, trace)
     rendered = render(module.NAME, module.values(config))
     findings: list[Finding] = []
     errors: dict[str, float] = {}
@@ -107,8 +112,9 @@ def check_kernel(
 class _Profiler(SimExecutor):
     """Profiles launches, and keeps the kernel `name`."""
 
-    def __init__(self, arch: str, name: str, budget: Budget) -> None:
-        super().__init__(arch, profile=True, keep_counts=True, budget=budget)
+    def __init__(self, arch: str, name: str, budget: Budget, trace: Trace | None) -> None:
+        own = None if trace is None else replace(trace, kernel=name)
+        super().__init__(arch, profile=True, keep_counts=True, budget=budget, trace=own)
         self._name = name
         self.text: KernelText | None = None
         self.kernel: LoadedKernel | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,7 @@ examples:
   cuevo check evoformer_forward_sm80 --set head_dim=32
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
+  cuevo check gemm_sm80 --trace gemm_sm80.ptx:52 --watch 'a[3,0]' --watch shared:64:16 --thread 5
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
 out instructions, there are others. Errors are what a GPU would not forgive, or would only by
@@ -77,18 +80,59 @@ def add_commands(subparsers: Subparsers) -> None:
         metavar="SECONDS",
         help="of a launch, after which it counts as endless (default: 300)",
     )
+    add = check.add_argument
+    add(
+        "--trace",
+        action="append",
+        default=[],
+        metavar="FILE:LINE",
+        help="tell what its registers are each time a thread comes there; may be repeated",
+    )
+    add(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="tell what is written to a register, or who touches k[0,2,5], shared:OFFSET[:BYTES] "
+        "or global:ADDRESS[:BYTES]; may be repeated",
+    )
+    for name in ("block", "thread"):
+        add(
+            f"--{name}",
+            type=_triple,
+            default=(0, 0, 0),
+            metavar="X[,Y[,Z]]",
+            help=f"the {name} that --trace and --watch are about (0)",
+        )
     add_json_option(check)
+
+
+def _triple(text: str) -> tuple[int, ...]:
+    """`3`, `3,1` or `3,1,0` as `(3, 1, 0)`; zeros where nothing is said."""
+    if not re.fullmatch(r"\d+(,\d+){0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no place; write X, X,Y or X,Y,Z")
+    return (*map(int, text.split(",")), 0, 0)[:3]
 
 
 def run_check(arguments: argparse.Namespace) -> int:
     from cuevo.check import BUDGET, check_kernel
+    from cuevo.sim import Trace
 
     module = kernel_module(arguments.kernel)
     arch = arguments.arch or lowest_architecture(module)
     config = configure_kernel(module, arguments.settings, [arch])
     given = {"instructions": arguments.most_instructions, "seconds": arguments.most_seconds}
     budget = replace(BUDGET, **{name: most for name, most in given.items() if most is not None})
-    report = check_kernel(module, config, arch, arguments.seed, budget)
+    trace = None
+    if arguments.trace or arguments.watch:
+        trace = Trace(
+            tuple(arguments.trace),
+            tuple(arguments.watch),
+            arguments.block,
+            arguments.thread,
+            write=lambda line: print(line, file=sys.stderr),
+        )
+    report = check_kernel(module, config, arch, arguments.seed, budget, trace)
     if arguments.json:
         print_json(_as_json(report))
     else:

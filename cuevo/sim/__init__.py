@@ -25,7 +25,7 @@ a clock advances with each look at it.
 
 With ``SimExecutor(arch, profile=True)`` a kernel's `profile` has the executions of each instruction
 in its last launch, for each access of shared memory the wavefronts that its banks needed, and for
-each of global memory the sectors.
+each of global memory the sectors. With ``trace=Trace(...)`` it tells what threads do.
 """
 
 from cuevo.sim.memory.banks import BankUse
@@ -33,6 +33,7 @@ from cuevo.sim.memory.sectors import SectorUse
 from cuevo.sim.run.budget import Budget
 from cuevo.sim.run.executor import LoadedKernel, SimExecutor
 from cuevo.sim.run.profile import InstructionUse, Loop, Profile
+from cuevo.sim.run.trace import Trace
 
 __all__ = [
     "BankUse",
@@ -43,4 +44,5 @@ __all__ = [
     "Profile",
     "SectorUse",
     "SimExecutor",
+    "Trace",
 ]

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -69,6 +70,24 @@ def test_a_kernel_that_takes_too_long(capsys):
     assert "does not end in 1e-09 seconds" in found["message"]
 
 
+def test_a_place_of_four_numbers(capsys):
+    with pytest.raises(SystemExit):
+        main(["check", "gemm_sm80", "--thread", "1,2,3,4"])
+    assert "'1,2,3,4' is no place; write X, X,Y or X,Y,Z" in capsys.readouterr().err
+
+
+def test_a_trace(capsys):
+    wanted = ["--trace", "gemm_sm80.ptx:52", "--watch", "a[3,8]", "--watch", "mma_more"]
+    assert main(["check", "gemm_sm80", *SETTINGS, *wanted, "--lines", "0", "--thread", "1,0"]) == 0
+    printed = capsys.readouterr()
+    assert "nothing was found" in printed.out
+    told = printed.err.splitlines()
+    assert re.fullmatch(r"ptx/gemm_sm80.ptx:52: mov.u32 stages, smem;  stages = 0x\w+ .*", told[0])
+    reads = r"ptx/lib/copy_async.ptx:\d+: .* reads 16 bytes at a\[3, 8\] of shape .* lane 13\].*"
+    assert any(re.fullmatch(reads, line) for line in told)
+    assert any(line.endswith("  mma_more = true") for line in told)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -77,6 +96,7 @@ def test_a_kernel_that_takes_too_long(capsys):
         (["gemm_sm80", "--set", "stages=9"], 1, "cannot run on sm_80"),
         (["gemm_sm80", "--arch", "sm_75"], 1, "this is sm_75"),
         (["gemm_sm90a", "--arch", "90"], 1, "wgmma needs sm_90a; this is sm_90"),
+        (["gemm_sm80", "--trace", "x"], 1, "a line to trace is file:line"),
         (["gemm_sm80", "--most-seconds", "0"], 1, "a budget of 0.0 seconds; it must be positive"),
     ],
 )

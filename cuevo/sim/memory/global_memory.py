@@ -215,6 +215,23 @@ class GlobalMemory:
         buffer, element = self._describe(address, nearest.begin, nearest.end)
         return f"{what} is outside of every buffer: {where} of {buffer}{element}"
 
+    def find(self, name: str, index: Sequence[int]) -> tuple[int, int] | None:
+        """Address and bytes of an element of the buffer of that name; None if there is none."""
+        for each in self._buffers:
+            if self._name_of(*each.extent) == name and isinstance(each, Shaped):
+                extents = each.shape
+                if len(index) == len(extents) and all(map(int.__lt__, index, extents)):
+                    steps = zip(index, each.strides, strict=True)
+                    return each.pointer + sum(i * step for i, step in steps), each.dtype.itemsize
+        return None
+
+    def element(self, address: int) -> str:
+        """The element of a buffer that is there, "" if that is not known."""
+        for region in self._readable:
+            if region.begin <= address < region.end:
+                return self._describe(address, region.begin, region.end)[1].removeprefix(", at ")
+        return ""
+
     def _describe(self, address: int, begin: int, end: int) -> tuple[str, str]:
         """The buffer in the region from `begin` to `end`, and which element of it is, or would be,
         at an address near it.

@@ -24,6 +24,7 @@ from cuevo.sim.run.profile import Counters, Profile
 from cuevo.sim.run.program import Program
 from cuevo.sim.run.schedule import Schedule
 from cuevo.sim.run.second_look import SecondLook
+from cuevo.sim.run.trace import Trace, Tracer
 from cuevo.sim.text.contraction import Contraction
 from cuevo.sim.text.locations import Locations
 from cuevo.sim.text.parse import parse
@@ -53,7 +54,7 @@ class SimExecutor:
     Without `checks`, kernels that have no mbarriers and no bulk copies are not checked for races,
     for reads of registers and shared memory that were never written, and for copies in flight: that
     is for results of kernels which are known to be right. Addresses are always checked. A launch
-    that takes more than its `budget` ends in an error.
+    that takes more than its `budget` ends in an error. What a `trace` asks for is told on the way.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class SimExecutor:
         keep_counts: bool = False,
         checks: bool = True,
         budget: Budget | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"
         self._profiles = profile
         self._checks = checks
+        self._trace = trace
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
         self._launches = _Launches(self.limits, progress, budget or budgets.DEFAULT, keep_counts)
 
@@ -99,7 +102,10 @@ class SimExecutor:
         except PtxError as error:
             raise error_at(kernel, error.line, error.message) from None
         counters = Counters(function) if self._profiles else None
-        return LoadedKernel(kernel, program, self._launches, counters)
+        tracer = None
+        if self._trace is not None and self._trace.kernel in ("", kernel.name):
+            tracer = Tracer(self._trace, program, kernel)
+        return LoadedKernel(kernel, program, self._launches, counters, tracer)
 
     def _level(self, module: Module) -> Level:
         try:
@@ -196,8 +202,10 @@ class LoadedKernel:
         program: Program,
         launches: _Launches,
         counters: Counters | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.kernel = kernel
+        self._tracer = tracer
         self._program = program
         self._launches = launches
         self._counters = counters
@@ -264,6 +272,8 @@ class LoadedKernel:
         with self._launches.running, np.errstate(all="ignore"):
             if self._counters is not None and not self._launches.keep_counts:
                 self._counters.reset()
+            if self._tracer is not None:
+                self._tracer.begin(memory)
             begun = monotonic()
             for first in range(0, total, each):
                 schedule = self._schedule(geometry, min(each, total - first))
@@ -304,7 +314,7 @@ class LoadedKernel:
             machine.module_memory = self._module_pointers()
             for variable in self._program.function.constant:
                 machine.constant.fill(variable, variable.content_with(machine.initial_address))
-            return Schedule(self._program, machine, self.kernel, self._counters)
+            return Schedule(self._program, machine, self.kernel, self._counters, self._tracer)
 
         return self._launches.machines.get((self._program, geometry, blocks), make)
 

@@ -56,7 +56,9 @@ class Schedule:
         )
         who = self.machine.thread_name(found.lanes)
         by = f"an asynchronous unit, for {who}" if found.by_unit else who
-        return f"  earlier at {self._place(found.index)}{calls}, by {by}"
+        element = "" if found.source is None else self.machine.global_memory.element(found.source)
+        source = f", from {element}" if element else ""
+        return f"  earlier at {self._place(found.index)}{calls}, by {by}{source}"
 
     def run(self, budget: Budget, begun: float) -> None:
         """Run until every lane has exited, within the budget of a launch that has `begun` at that

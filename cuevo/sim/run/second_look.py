@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.faults import Earlier
+from cuevo.sim.faults import Earlier, first_thread
 from cuevo.sim.machine.state import Machine
 
 
@@ -25,6 +25,8 @@ class Found:
     """Those that made the access."""
     by_unit: bool
     """Whether an asynchronous unit made it for them."""
+    source: int | None
+    """The global address that the first of the lanes copied from, if it did."""
 
 
 class SecondLook:
@@ -33,6 +35,7 @@ class SecondLook:
     def __init__(self, earlier: Earlier) -> None:
         self._earlier = earlier
         self._index = self._serial = 0
+        self._sources: AnyArray | None = None
         self._noted: tuple[Found, ...] = ()
         """The last two."""
 
@@ -41,7 +44,9 @@ class SecondLook:
 
         def noting(mask: Mask) -> None:
             self._index, self._serial = index, self._serial + 1
+            self._sources = None
             machine.shared.observe = self._note
+            machine.global_memory.watch = self._load
             step(mask)
 
         return noting
@@ -50,6 +55,9 @@ class SecondLook:
         """The last such access before the instruction that ran last."""
         before = [each for each in self._noted if each.serial < self._serial]
         return before[-1] if before else None
+
+    def _load(self, addresses: AnyArray, size: int, mask: Mask) -> None:
+        self._sources = addresses
 
     def _note(
         self, did: str, indices: AnyArray, size: int, mask: Mask, warps: AnyArray | None
@@ -67,4 +75,7 @@ class SecondLook:
             lanes = touched if mask is None else touched & mask
             lanes = lanes if wanted.by is None else lanes & wanted.by
         if lanes.any():
-            self._noted = (*self._noted[-1:], Found(self._index, self._serial, lanes, by_unit))
+            sources = None if by_unit else self._sources
+            source = None if sources is None else int(sources[first_thread(lanes)])
+            found = Found(self._index, self._serial, lanes, by_unit, source)
+            self._noted = (*self._noted[-1:], found)
