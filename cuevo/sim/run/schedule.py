@@ -224,7 +224,7 @@ class Schedule:
             for (line, number, there, of), count in waits
         ]
         found += [
-            (self._program.operations[index].instruction.line, f"{count} at {{}}: others of theirs")
+            (self._program.operations[index].instruction.line, f"{count} at {{}}: for lanes")
             for index, count in flow.meetings.stuck()
         ]
         if self.machine.asynchronous:

@@ -31,10 +31,10 @@ class Exchange:
     outputs: Sequence[Write] = ()
 
     @property
-    def name(self) -> tuple[str, int]:
+    def name(self) -> tuple[frozenset[str], int]:
         """What all of the lanes must run, the member mask aside."""
-        instruction = self.instruction
-        return instruction.opcode.replace(".cta", ""), len(instruction.operands)
+        words = self.instruction.opcode.split(".")
+        return frozenset(words) - {"cta"}, len(self.instruction.operands)
 
     def alone(self, mask: Mask) -> None:
         """Run for lanes that are all here."""

@@ -298,3 +298,38 @@ def test_votes_at_barriers_for_lanes_that_are_apart(run_kernel: Any) -> None:
     run_kernel(body, out, block=64)
     # Lanes 0, 2, 4, 6, 8 and the odd ones from 9 on.
     assert out.tolist() == ([1700 * 2] * 9 + [17 * 2] * 23) * 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_on_ways_of_their_own(run_kernel: Any, seed: int) -> None:
+    """At each step a lane takes one of three ways, and meets those of its group, whichever they
+    take.
+    """
+    rng = np.random.default_rng(seed)
+    steps, ways = 4, 3
+    members = rng.integers(0, 4, 64) + 4 * (np.arange(64) // 32)
+    masks = np.array(
+        [sum(1 << k % 32 for k in range(64) if members[k] == each) for each in members], np.uint32
+    )
+    taken = rng.integers(0, ways, (steps, 64)).astype(np.uint32)
+    body = """
+    .reg .b64 p, q, r; .reg .b32 t, m, w, x, y, a; .reg .pred e; mov.u32 t, %tid.x; mov.u32 a, t;
+    ld.param.u64 p, [p0]; mad.wide.u32 p, t, 4, p; ld.global.u32 m, [p];
+    ld.param.u64 q, [p1]; mad.wide.u32 q, t, 4, q; ld.param.u64 r, [p2]; mad.wide.u32 r, t, 4, r;
+    """
+    values = np.arange(64)
+    for step in range(steps):
+        body += f"ld.global.u32 w, [q+{256 * step}]; mov.u32 x, a;\n"
+        body += "".join(f"setp.eq.u32 e, w, {i}; @e bra S{step}_{i};\n" for i in range(ways))
+        for i in rng.permutation(ways):
+            source, result = ("a", "x")[i % 2], ("x", "y", "w")[i]
+            body += f"""
+            S{step}_{i}: {"add.u32 y, t, t;" * rng.integers(3)}
+            redux.sync.add.u32 {result}, {source}, m; add.u32 a, a, {result}; bra J{step};
+            """
+        body += f"J{step}: add.u32 a, a, 1; {rng.choice(['', 'barrier.sync 0;'])}\n"
+        sums = np.bincount(members, values)[members].astype(np.int64)
+        values = values + sums + 1
+    out = np.zeros(64, np.uint32)
+    run_kernel(body + "st.global.u32 [r], a; ret;", masks, taken, out, block=64)
+    np.testing.assert_array_equal(out, values)
