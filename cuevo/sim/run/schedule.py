@@ -224,7 +224,10 @@ class Schedule:
             for (line, number, there, of), count in waits
         ]
         found += [
-            (self._program.operations[index].instruction.line, f"{count} at {{}}: for lanes")
+            (
+                self._program.operations[index].instruction.line,
+                f"{count} at {{}}: for lanes of their own",
+            )
             for index, count in flow.meetings.stuck()
         ]
         if self.machine.asynchronous:
