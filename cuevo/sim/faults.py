@@ -51,13 +51,15 @@ class PtxError(Exception):
 
 @dataclass(frozen=True)
 class Earlier:
-    """An access to shared memory that a fault is about, as far as is known who made it."""
+    """What a fault is about, as far as is known who did it: an access to shared memory, or a wgmma
+    that goes on using a register.
+    """
 
     did: str
-    """ "wrote" or "read"."""
+    """ "wrote", "read" or "uses"."""
     position: int
-    """Where in the storage of all blocks."""
-    size: int
+    """Where in the storage of all blocks; the slot of the register."""
+    size: int = 0
     by: Mask = None
     """The lanes of which one made it, (32, warps)."""
 

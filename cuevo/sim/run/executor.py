@@ -293,7 +293,7 @@ class LoadedKernel:
         fault = schedule.fault
         if fault is None or fault.earlier is None:
             return ""
-        look = SecondLook(fault.earlier)
+        look = SecondLook(fault.earlier, self._program)
         machine = schedule.machine
         again = Schedule(self._program, machine, self.kernel, None, look)
         machine.quiet = True

@@ -13,6 +13,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.faults import Earlier, first_thread
 from cuevo.sim.machine.state import Machine
+from cuevo.sim.run.program import Program
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Found:
 
 
 class SecondLook:
-    """Notes accesses such as `earlier`."""
+    """Notes what is such as `earlier`, in a run of `program`."""
 
-    def __init__(self, earlier: Earlier) -> None:
-        self._earlier = earlier
+    def __init__(self, earlier: Earlier, program: Program) -> None:
+        self._earlier, self._program = earlier, program
         self._index = self._serial = 0
         self._sources: AnyArray | None = None
         self._noted: tuple[Found, ...] = ()
@@ -41,12 +42,16 @@ class SecondLook:
 
     def observed(self, index: int, step: Step, machine: Machine) -> Step:
         """The instruction, made to note what it touches."""
+        wanted = self._earlier
+        uses = wanted.did == "uses" and self._program.operations[index].keeps >> wanted.position & 1
 
         def noting(mask: Mask) -> None:
             self._index, self._serial = index, self._serial + 1
             self._sources = None
             machine.shared.observe = self._note
             machine.global_memory.watch = self._load
+            if uses:
+                self._add(machine.alive if mask is None else mask, by_unit=False)
             step(mask)
 
         return noting
@@ -73,7 +78,11 @@ class SecondLook:
             lanes[0, warps[touched]] = True
         else:
             lanes = touched if mask is None else touched & mask
-            lanes = lanes if wanted.by is None else lanes & wanted.by
+        self._add(lanes, by_unit)
+
+    def _add(self, lanes: AnyArray, by_unit: bool) -> None:
+        if not by_unit and self._earlier.by is not None:
+            lanes = lanes & self._earlier.by
         if lanes.any():
             sources = None if by_unit else self._sources
             source = None if sources is None else int(sources[first_thread(lanes)])

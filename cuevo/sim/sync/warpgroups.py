@@ -14,7 +14,7 @@ import numpy as np
 
 from cuevo.layouts import Fragment
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Earlier, Fault
 from cuevo.sim.memory.fragments import matrix_of, registers_of
 from cuevo.sim.memory.shared_memory import SharedMemory
 from cuevo.sim.sync.flow import Flow
@@ -254,10 +254,15 @@ class Warpgroups:
         other = (self._role[place] != roles) & (self._role[place] != _NO_ROLE)
         in_flight = other & (self._busy[place] > self._retired[warps])
         if in_flight.any():
-            raise Fault(
-                f"uses the register {self._first(every, in_flight)}, which a wgmma in flight uses "
-                "in another shape or as another operand",
+            slot, lanes = (
+                self._first(every, in_flight),
                 self._lanes_of(warps[in_flight.any(axis=0)]),
+            )
+            raise Fault(
+                f"uses the register {self._names[slot]}, which a wgmma in flight uses in another "
+                "shape or as another operand",
+                lanes,
+                Earlier("uses", slot, by=lanes),
             )
         for stale, who in (
             (self._touched[place] == since, "another instruction"),
@@ -265,8 +270,8 @@ class Warpgroups:
         ):
             if stale.any():
                 raise Fault(
-                    f"uses the register {self._first(every, stale)}, which {who} has used without "
-                    "a wgmma.fence between",
+                    f"uses the register {self._names[self._first(every, stale)]}, which {who} has "
+                    "used without a wgmma.fence between",
                     self._lanes_of(warps[stale.any(axis=0)]),
                 )
         until: AnyArray = self._group[warps] + 1
@@ -292,10 +297,12 @@ class Warpgroups:
                 busy &= True if mask is None else mask.any(axis=0)
                 if busy.any():
                     lanes = np.repeat(busy.any(axis=0)[None, :], 32, axis=0)
+                    slot = self._first(rows, busy)
                     raise Fault(
-                        f"touches the register {self._first(rows, busy)}, which a wgmma in flight "
+                        f"touches the register {self._names[slot]}, which a wgmma in flight "
                         "uses: no wgmma.wait_group has waited for it",
                         lanes if mask is None else lanes & mask,
+                        Earlier("uses", slot, by=lanes),
                     )
             if mask is None:
                 self._touched[rows] = self._fences + 1
@@ -329,9 +336,9 @@ class Warpgroups:
                 leaving & behind,
             )
 
-    def _first(self, slots: AnyArray, marks: AnyArray) -> str:
-        """The name of the first register marked in (registers, warps)."""
-        return self._names[int(slots[marks.any(axis=1).argmax()])]
+    def _first(self, slots: AnyArray, marks: AnyArray) -> int:
+        """The slot of the first register marked in (registers, warps)."""
+        return int(slots[marks.any(axis=1).argmax()])
 
     def _lanes_of(self, warps: AnyArray) -> AnyArray:
         """The lanes of the warps of these numbers."""
