@@ -35,7 +35,7 @@ def together(
         else b.source(b.operand(index), TYPES["b32"])
     )
     always_all = is_constant(members) and members.item() == _ALL
-    exchange = Exchange(b.instruction, inputs, run, outputs)
+    exchange = Exchange(b.instruction, inputs, run, outputs, named=index is not None)
 
     def each(mask: Mask) -> None:
         if always_all and (mask is None or _complete(machine, mask)):
@@ -120,7 +120,7 @@ def _message(exchange: Exchange, wanted: AnyArray, missing: AnyArray, waiting: A
     if not missing.any():
         return ""
     warp = int(missing.any(axis=0).argmax())
-    if exchange.instruction.opcode.startswith("barrier"):
+    if not exchange.named:
         present, absent = (int(np.count_nonzero(each[:, warp])) for each in (waiting, missing))
         return (
             f"only {present} of the {present + absent} running lanes of a warp are at the barrier"

@@ -2,7 +2,7 @@
 
 Lanes that a branch has parted may come to such an instruction one after the other, from wherever
 they were, or to two of the same kind, in two arms of an if: they stand still until all are there.
-Then each brings what its own instruction reads, and gets what that writes. If one of the others
+Then each brings what its own instruction reads, and gets what that writes. If one that is named
 exits, or nobody can go on, those who wait have waited in vain.
 """
 
@@ -29,6 +29,8 @@ class Exchange:
     run: Callable[[Mask, Values, Give], None]
     """Gets the lanes, what they bring, and whom to tell which lanes take what away."""
     outputs: Sequence[Write] = ()
+    named: bool = True
+    """Whether a member mask says whose it is; else it is of all lanes that have not exited."""
 
     @property
     def name(self) -> tuple[frozenset[str], int]:
@@ -150,10 +152,14 @@ class Meetings:
         self.any = bool(self._unmet)
 
     def exit(self, lanes: AnyArray) -> None:
-        """The lanes are about to exit; it is a fault if they are waited for."""
+        """The lanes are about to exit. It is a fault if somebody has named them; those who wait
+        for all of the warp look again.
+        """
         for each in self._unmet:
             if (each.lanes & self.lanes).any() and (each.missing & lanes).any():
-                raise InVain(each)
+                if each.exchange.named:
+                    raise InVain(each)
+                self.go(each.lanes & (each.missing & lanes).any(axis=0))
 
     def stuck(self) -> list[tuple[int, int]]:
         """Instructions at which lanes wait, each with the number of their warps."""

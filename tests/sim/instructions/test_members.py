@@ -242,7 +242,11 @@ def test_what_others_write_counts_as_written(run_elementwise: Any) -> None:
             "the lanes of a warp name different barriers or counts",
         ),
         ("barrier.sync.aligned 0", "barrier.sync.aligned 0", "only 16 of the 32 running lanes"),
-        ("barrier.sync 0", "ret", "only 16 of the 32 running lanes .*; lane 0 is at ret, "),
+        (
+            "barrier.sync 0",
+            "bar.warp.sync -1",
+            "only 16 of the 32 running lanes .*; lane 0 waits with .* at bar.warp.sync, ",
+        ),
         (
             "shfl.sync.bfly.b32 d, a, 16, 31, -1",
             "st.global.u32 [at], a",
@@ -286,6 +290,17 @@ def test_barriers_of_the_block_for_lanes_that_are_apart(run_kernel: Any, ways: s
     body = f"{APART} st.shared.b32 [at], t; {ways}"
     run_kernel(body + "ld.shared.b32 x, [other]; st.global.b32 [p], x; ret;", out, block=64)
     assert out.tolist() == list(range(63, -1, -1))
+
+
+def test_barriers_do_not_wait_for_lanes_that_exit_instead(run_kernel: Any) -> None:
+    """Some at once, some after others have waited, one after the other."""
+    out = np.zeros(64, np.uint32)
+    body = f"""{APART} st.shared.b32 [at], t; @low bra OUT; barrier.sync 0; @odd ret;
+    ld.shared.b32 x, [other]; bra MORE; OUT: setp.lt.u32 c, lane, 4; mov.u32 x, 0; @c bra LAST;
+    ret; MORE: barrier.sync 1; st.global.b32 [p], x; ret; LAST: add.u32 x, x, 1; ret;
+    """
+    run_kernel(body, out, block=64)
+    assert out.tolist() == [63 - t if t % 32 > 8 and t % 2 == 0 else 0 for t in range(64)]
 
 
 def test_votes_at_barriers_for_lanes_that_are_apart(run_kernel: Any) -> None:
