@@ -11,7 +11,13 @@ from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.spaces import SIZE, WINDOWS
-from cuevo.sim.text.syntax import AddressOperand, RegisterOperand, SymbolOperand
+from cuevo.sim.text.syntax import (
+    AddressOperand,
+    Operand,
+    RegisterOperand,
+    SinkOperand,
+    SymbolOperand,
+)
 from cuevo.sim.text.types import TYPES, ScalarType
 
 POLICY = np.uint64(0x501C << 48)
@@ -28,11 +34,22 @@ def shape(m: Modifiers) -> tuple[ScalarType, int, int]:
     return scalar, count, scalar.bits // 8 * count
 
 
+def _elements(b: Binder, index: int, count: int) -> tuple[Operand, ...]:
+    """The registers of an access: a vector's are of one size."""
+    found = b.vector(b.operand(index), count)
+    sizes = {each.register.type.bits for each in found if isinstance(each, RegisterOperand)}
+    if len(sizes) > 1:
+        raise b.refusal(f"registers of {min(sizes)} and of {max(sizes)} bits in one vector")
+    if found and all(isinstance(each, SinkOperand) for each in found):
+        raise b.refusal(f"{b.instruction.opcode} has no result that is kept")
+    return found
+
+
 def writer(
     b: Binder, index: int, scalar: ScalarType, count: int
 ) -> Callable[[AnyArray, Mask], None]:
     """Puts loaded units into the destination registers."""
-    operands = b.vector(b.operand(index), count)
+    operands = _elements(b, index, count)
     destinations = [b.destination(operand, scalar, wider=True) for operand in operands]
     # As patterns, so that none becomes a number on its way to a wider register.
     bits = TYPES[f"b{scalar.bits}"] if scalar.kind == "f" else scalar
@@ -52,7 +69,7 @@ def reader(
     b: Binder, index: int, scalar: ScalarType, count: int, *, wider: bool = True
 ) -> Callable[[], AnyArray]:
     """Makes units of `count` elements out of the source registers, which may be `wider`."""
-    operands = b.vector(b.operand(index), count)
+    operands = _elements(b, index, count)
     # The PTX ISA cuts the bits of a register wider than f32; ptxas makes a float of its number.
     wider = wider and scalar.name != "f32"
     sources = [b.source(operand, scalar, wider=wider) for operand in operands]
@@ -77,11 +94,10 @@ def wide_address(b: Binder, index: int, space: str = "") -> Callable[[], AnyArra
         base = operand.base
         if isinstance(base, RegisterOperand) and base.register.type.bits != 64:
             raise b.refusal(f"{base.register.name} is no 64-bit address")
-        if isinstance(base, SymbolOperand) and base.variable.space != ".global":
-            raise b.refusal(
-                f"{base.variable.name} is in {base.variable.space}; "
-                "its generic address comes from cvta"
-            )
+        if isinstance(base, SymbolOperand) and not space:
+            within = b.address(operand)
+            begin = np.uint64(WINDOWS.get(base.variable.space[1:], 0))
+            return lambda: within() + begin
     return b.address(operand, space)
 
 
@@ -89,9 +105,15 @@ def shared_address(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyA
     """A shared address; where the opcode names no state space, a generic one that must be in shared
     memory.
     """
+    operand = b.operand(index)
+    if isinstance(operand, AddressOperand) and operand.coordinates:
+        raise b.refusal("coordinates belong to a tensor map, not to an address in .shared")
     if any(m.get(name, "").startswith("shared") for name in ("space", "to", "origin")):
         address = b.address(b.operand(index), ".shared")
         return lambda mask: address()
+    match operand:
+        case AddressOperand(SymbolOperand(variable)) if variable.space != ".shared":
+            raise b.refusal(f"{variable.name} is in {variable.space}, not .shared")
     generic, begin = wide_address(b, index), np.uint64(WINDOWS["shared"])
 
     def convert(mask: Mask) -> AnyArray:
@@ -146,7 +168,9 @@ def policy(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], None]:
     """Checks the cache policy that stands at `index` if there is a hint."""
     if not m.get("hint"):
         return lambda mask: None
-    values = b.whole(b.operand(index), TYPES["b64"])
+    if isinstance(b.operand(index), SymbolOperand):
+        raise b.refusal("a cache policy comes in a register")
+    values = b.whole(b.operand(index), TYPES["u64"])
 
     def check(mask: Mask) -> None:
         strange = values.view(np.uint64) & _TAG != POLICY

@@ -12,6 +12,7 @@ from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.spaces import FIRST, WINDOWS
+from cuevo.sim.text.syntax import Operand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 Function = Callable[..., Any]
@@ -95,9 +96,18 @@ def _is_ordinary(x: AnyArray) -> bool:
 
 
 def _operand_type(m: Modifiers) -> ScalarType:
-    """The type whose registers are taken, and whose bits or numbers are computed with."""
+    """The type whose bits or numbers are computed with."""
     scalar = TYPES[m["type"]]
     return TYPES[f"b{scalar.bits}"] if m["type"].startswith(("f16", "bf16")) else scalar
+
+
+def _given(b: Binder, m: Modifiers, operand: Operand) -> AnyArray:
+    """A source, of the instruction's own type, as bits or numbers to compute with."""
+    return b.whole(operand, TYPES[m["type"]]).view(_operand_type(m).dtype)
+
+
+def _result(b: Binder, m: Modifiers, operand: Operand) -> AnyArray:
+    return b.destination(operand, TYPES[m["type"]]).view(_operand_type(m).dtype)
 
 
 class _Places:
@@ -109,7 +119,7 @@ class _Places:
         if self._space == "shared":
             self._address = b.address(b.operand(index), ".shared")
         else:
-            self._address = access.wide_address(b, index)
+            self._address = access.wide_address(b, index, self._space and ".global")
         self._size, self._machine = size, b.machine
 
     def update(self, mask: Mask, change: Callable[[AnyArray, AnyArray, Mask], AnyArray]) -> None:
@@ -152,7 +162,7 @@ def _update(b: Binder, m: Modifiers, index: int, operands: int, out: AnyArray | 
     scalar = _operand_type(m)
     size = scalar.bits // 8
     places = _Places(b, m, index, size)
-    given = [b.whole(b.operand(index + 1 + i), scalar) for i in range(operands)]
+    given = [_given(b, m, b.operand(index + 1 + i)) for i in range(operands)]
     check_policy = access.policy(b, m, index + 1 + operands)
     function, shape = _function(m, scalar), b.machine.shape
     flushes = m["type"] == "f32" and m["op"] == "add"
@@ -189,12 +199,12 @@ def _update(b: Binder, m: Modifiers, index: int, operands: int, out: AnyArray | 
 
 
 def atom(b: Binder, m: Modifiers) -> Step:
-    d = b.destination(b.operand(0), _operand_type(m))
+    d = _result(b, m, b.operand(0))
     return _update(b, m, 1, 1, d)
 
 
 def compare_and_swap(b: Binder, m: Modifiers) -> Step:
-    d = b.destination(b.operand(0), _operand_type(m))
+    d = _result(b, m, b.operand(0))
     return _update(b, m, 1, 2, d)
 
 
@@ -206,9 +216,8 @@ def red(b: Binder, m: Modifiers) -> Step:
 
 
 def vector(b: Binder, m: Modifiers) -> Step:
-    scalar = _operand_type(m)
     operands = b.vector(b.operand(0), int(m["vector"][1:]))
-    return _elements(b, m, 1, [b.destination(operand, scalar) for operand in operands])
+    return _elements(b, m, 1, [_result(b, m, operand) for operand in operands])
 
 
 def red_vector(b: Binder, m: Modifiers) -> Step:
@@ -220,7 +229,7 @@ def _elements(b: Binder, m: Modifiers, index: int, out: list[AnyArray] | None) -
     scalar, count = _operand_type(m), int(m["vector"][1:])
     size = scalar.bits // 8 * count
     places, function = _Places(b, m, index, size), _function(m, scalar)
-    given = [b.whole(each, scalar) for each in b.vector(b.operand(index + 1), count)]
+    given = [_given(b, m, each) for each in b.vector(b.operand(index + 1), count)]
     shape = b.machine.shape
 
     def turns(places: AnyArray, found: AnyArray, mask: Mask) -> AnyArray:

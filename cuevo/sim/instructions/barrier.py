@@ -11,6 +11,8 @@ from cuevo.sim.sync.flow import Vote
 from cuevo.sim.sync.meetings import Exchange, Give, Values
 from cuevo.sim.text.types import TYPES
 
+WARP = 32
+
 
 def sync(b: Binder, m: Modifiers) -> Step:
     return _barrier(b, 0, counted=b.operands == 2, wait=True)
@@ -30,6 +32,9 @@ def _barrier(b: Binder, first: int, *, counted: bool, wait: bool, op: str = "") 
     ``.aligned`` lanes that are apart wait for the others of their warp, at any such barrier.
     """
     u32 = TYPES["u32"]
+    b.within(first, range(16))
+    if counted:
+        b.within(first + 1, range(0 if wait else WARP, 2**32, WARP))
     inputs = [b.reader(b.operand(first + i), u32) for i in range(1 + counted)]
     outputs = []
     if op:

@@ -54,6 +54,8 @@ def extract_field(b: Binder, m: Modifiers) -> Step:
     scalar, u32 = TYPES[m["type"]], TYPES["u32"]
     x = b.source(b.operand(1), scalar)
     position, length = (b.source(b.operand(i), u32) for i in (2, 3))
+    b.within(2, range(256))
+    b.within(3, range(256))
     d = b.destination(b.operand(0), scalar)
     bits, counting = scalar.bits, _counting(scalar)
 
@@ -90,6 +92,8 @@ def insert_field(b: Binder, m: Modifiers) -> Step:
     scalar, u32 = TYPES[m["type"]], TYPES["u32"]
     x, y = (b.source(b.operand(i), scalar) for i in (1, 2))
     position, length = (b.source(b.operand(i), u32) for i in (3, 4))
+    b.within(3, range(256))
+    b.within(4, range(256))
     d = b.destination(b.operand(0), scalar)
     bits, one, counting = scalar.bits, scalar.dtype.type(1), _counting(scalar)
 
@@ -189,9 +193,9 @@ def find_nth(b: Binder, m: Modifiers) -> Step:
 
 def mask(b: Binder, m: Modifiers) -> Step:
     """Ones from bit a on, b of them; both clamped to 32 or taken modulo 32."""
-    b32 = TYPES["b32"]
-    position, length = (b.source(b.operand(i), b32) for i in (1, 2))
-    d = b.destination(b.operand(0), b32)
+    u32 = TYPES["u32"]
+    position, length = (b.source(b.operand(i), u32) for i in (1, 2))
+    d = b.destination(b.operand(0), u32)
 
     def compute(out: AnyArray) -> None:
         if m["mode"] == "clamp":

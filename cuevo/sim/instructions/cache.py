@@ -7,12 +7,16 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
+from cuevo.sim.text.syntax import AddressOperand, FloatOperand, RegisterOperand, SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 
 def create_policy(b: Binder, m: Modifiers) -> Step:
     """Make a hint for L2 to keep a fraction of the lines; it is above 0 and at most 1."""
-    policy, machine = b.destination(b.operand(0), TYPES["b64"]), b.machine
+    policy, machine = b.destination(b.operand(0), TYPES["u64"]), b.machine
+    fixed = b.operand(1) if b.operands == 2 else None
+    if isinstance(fixed, FloatOperand) and not 0 < fixed.value <= 1:
+        raise b.refusal(f"a fraction of cache lines is above 0 and at most 1, not {fixed.value}")
     fraction = b.whole(b.operand(1), TYPES["f32"]) if b.operands == 2 else np.ones(machine.shape)
 
     def compute(out: AnyArray) -> None:
@@ -31,7 +35,7 @@ def create_policy(b: Binder, m: Modifiers) -> Step:
 
 def create_range(b: Binder, m: Modifiers) -> Step:
     """A policy for a range of addresses: ``[begin], primary bytes, all bytes``."""
-    policy = b.destination(b.operand(0), TYPES["b64"])
+    policy = b.destination(b.operand(0), TYPES["u64"])
     access.wide_address(b, 1)
     first, whole = (b.whole(b.operand(i), TYPES["u32"]) for i in (2, 3))
 
@@ -51,14 +55,22 @@ def create_range(b: Binder, m: Modifiers) -> Step:
 
 def convert_property(b: Binder, m: Modifiers) -> Step:
     """A policy out of an access property that the host made."""
-    x, policy = b.source(b.operand(1), TYPES["b64"]), b.destination(b.operand(0), TYPES["b64"])
+    x, policy = b.source(b.operand(1), TYPES["u64"]), b.destination(b.operand(0), TYPES["u64"])
     low = np.uint64(0xFFFFFFFF)
     return b.alu(policy, lambda out: np.bitwise_or(x & low, access.POLICY, out))
 
 
 def prefetch(b: Binder, m: Modifiers) -> Step:
-    """A hint: it may name any address."""
-    b.address(b.operand(0))
+    """A hint: it may name any address, a variable's in its own state space."""
+    space = f".{m['space']}" if m.get("space") else ""
+    b.address(b.operand(0), space)
+    operand = b.operand(0)
+    assert isinstance(operand, AddressOperand)
+    match operand.base:
+        case SymbolOperand(variable) if variable.space == ".param" or not m.get("level"):
+            raise b.refusal(f"{b.instruction.opcode} does not take {variable.name}")
+        case RegisterOperand(register) if register.type.bits != 64 and space == ".global":
+            raise b.refusal(f"{register.name} is no 64-bit address")
     return lambda mask: None
 
 
@@ -66,7 +78,8 @@ def hint_of_line(b: Binder, m: Modifiers) -> Step:
     """discard and applypriority of whole lines. Reads of discarded content are undefined, which is
     not checked.
     """
-    address, size, machine = access.wide_address(b, 0), b.constant(b.operand(1)), b.machine
+    size, machine = b.constant(b.operand(1)), b.machine
+    address = access.wide_address(b, 0, ".global" if ".global" in b.instruction.opcode else "")
     if size != 128:
         raise b.refusal(f"a line has 128 bytes, not {size}")
 

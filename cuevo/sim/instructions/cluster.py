@@ -10,13 +10,17 @@ from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory.shared_memory import RANK
 from cuevo.sim.memory.spaces import WINDOWS
+from cuevo.sim.text.syntax import SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 
 def _offset(b: Binder, m: Modifiers) -> Callable[[Mask], tuple[AnyArray, AnyArray]]:
     """An address without its window, and the window's begin."""
     scalar = TYPES[m["type"]]
-    address = b.whole(b.operand(1), scalar)
+    operand = b.operand(1)
+    if isinstance(operand, SymbolOperand) and operand.variable.space != ".shared":
+        raise b.refusal(f"{operand.variable.name} is in {operand.variable.space}, not .shared")
+    address = b.whole(operand, scalar)
     window = scalar.dtype.type(0 if "space" in m else WINDOWS["shared"])
 
     def split(mask: Mask) -> tuple[AnyArray, AnyArray]:

@@ -35,11 +35,13 @@ def _saturated(x: AnyArray) -> AnyArray:
     return np.asarray(np.nan_to_num(np.clip(x, 0, 1), nan=0.0) + x.dtype.type(0))
 
 
-def _float_destination(b: Binder, scalar: ScalarType) -> tuple[AnyArray, bool]:
+def _float_destination(
+    b: Binder, scalar: ScalarType, *, wider: bool = True
+) -> tuple[AnyArray, bool]:
     """The register, and whether it wants patterns: one that is wider than the type takes them,
     extended by zeros.
     """
-    d = b.destination(b.operand(0), scalar, wider=True)
+    d = b.destination(b.operand(0), scalar, wider=wider)
     if scalar.bits == 16:
         return (d if d.dtype.kind == "u" else d.view(np.uint16)), True
     return d, d.dtype.kind == "u"
@@ -91,7 +93,7 @@ def to_integer(b: Binder, m: Modifiers) -> Step:
     """Out of range saturates. A NaN gives 0, but where f64 or 64 bits take part the top bit."""
     target, name = TYPES[m["to"]], m["from"]
     x = b.source(b.operand(1), TYPES[name], wider=True)
-    d = b.destination(b.operand(0), target, wider=True)
+    d = b.destination(b.operand(0), target, wider=name != "bf16")
     info = np.iinfo(target.dtype)
     rounding = _TO_INTEGER[m["round"]]
     has_64_bits = name == "f64" or target.bits == 64
@@ -111,7 +113,7 @@ def to_integer(b: Binder, m: Modifiers) -> Step:
 
 def from_integer(b: Binder, m: Modifiers) -> Step:
     target, origin, mode = TYPES[m["to"]], TYPES[m["from"]], m["round"]
-    x = b.source(b.operand(1), origin, wider=True)
+    x = b.source(b.operand(1), origin, wider=target.name != "bf16")
     d, as_bits = _float_destination(b, target)
     saturate = bool(m.get("sat"))
     if mode == "rn" and target.bits >= 32 and not saturate and not as_bits:
@@ -151,8 +153,8 @@ def between_floats(b: Binder, m: Modifiers) -> Step:
     its fraction as there is room for.
     """
     target, name = TYPES[m["to"]], m["from"]
-    x = b.source(b.operand(1), TYPES[name], wider=True)
-    d, as_bits = _float_destination(b, target)
+    x = b.source(b.operand(1), TYPES[name], wider=target.name != "bf16")
+    d, as_bits = _float_destination(b, target, wider=name != "bf16")
     mode, ftz, saturate = m.get("round") or "rn", bool(m.get("ftz")), bool(m.get("sat"))
     if (name, target.name) == ("bf16", "f32"):
         # A shift, by which a NaN stays what it is.
@@ -194,7 +196,7 @@ def narrow(b: Binder, m: Modifiers) -> Step:
 def narrow_pair(b: Binder, m: Modifiers) -> Step:
     name, mode = m["to"].removesuffix("x2"), m["round"]
     high, low = (b.source(b.operand(i), TYPES["f32"], wider=name == "f16") for i in (1, 2))
-    d = b.destination(b.operand(0), TYPES["b32"], wider=True)
+    d = b.destination(b.operand(0), TYPES[m["to"]])
 
     def compute(out: AnyArray) -> None:
         upper = _narrowed(high, m, name, mode).astype(np.uint32)
@@ -219,7 +221,7 @@ def _narrowed(x: AnyArray, m: Modifiers, name: str, mode: str) -> AnyArray:
 
 
 def to_tf32(b: Binder, m: Modifiers) -> Step:
-    x, d = b.source(b.operand(1), TYPES["f32"]), b.destination(b.operand(0), TYPES["b32"])
+    x, d = b.source(b.operand(1), TYPES["f32"]), b.destination(b.operand(0), TYPES["tf32"])
 
     if m["round"] == "rna":
         return b.alu(d, lambda out: np.copyto(out, _nearest_away_tf32(x, bool(m["satfinite"]))))

@@ -21,7 +21,7 @@ def copy(b: Binder, m: Modifiers) -> Step:
     size = b.constant(b.operand(2))
     if size not in ((16,) if m["cache"] == "cg" else (4, 8, 16)):
         raise b.refusal(f"cp.async.{m['cache']} does not copy {size} bytes")
-    to, origin = b.address(b.operand(0)), b.address(b.operand(1))
+    to, origin = b.address(b.operand(0), ".shared"), b.address(b.operand(1), ".global")
     machine = b.machine
     count: AnyArray | int = size
     if operands == 4:

@@ -24,7 +24,7 @@ def load(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
     check_policy = access.policy(b, m, 4 + ("multicast" in m))
     to, slots, ranks = runs(b, m, 0), mbarrier(b, m, 3), multicast(b, m, 4)
-    origin, count = access.wide_address(b, 1, ".global"), b.whole(b.operand(2), TYPES["u32"])
+    origin, count = access.wide_address(b, 1, ".global"), _count(b, 2)
 
     def step(mask: Mask) -> None:
         check_policy(mask)
@@ -42,7 +42,7 @@ def load(b: Binder, m: Modifiers) -> Step:
 def hand_over(b: Binder, m: Modifiers) -> Step:
     """``[shared of another block], [shared], bytes, [mbarrier]``"""
     machine = b.machine
-    to, slots, count = runs(b, m, 0), mbarrier(b, m, 3), b.whole(b.operand(2), TYPES["u32"])
+    to, slots, count = runs(b, m, 0), mbarrier(b, m, 3), _count(b, 2)
     origin = runs(b, {}, 1)
 
     def step(mask: Mask) -> None:
@@ -63,7 +63,7 @@ def store(b: Binder, m: Modifiers) -> Step:
     """
     machine = b.machine
     check_policy = access.policy(b, m, 3)
-    to, count = access.wide_address(b, 0, ".global"), b.whole(b.operand(2), TYPES["u32"])
+    to, count = access.wide_address(b, 0, ".global"), _count(b, 2)
     origin, put = runs(b, m, 1), _writer(b, m)
 
     def step(mask: Mask) -> None:
@@ -113,7 +113,7 @@ def wait_group(b: Binder, m: Modifiers) -> Step:
 def prefetch(b: Binder, m: Modifiers) -> Step:
     """``[global], bytes{, policy}``: no result, but the addresses must be right."""
     check_policy = access.policy(b, m, 2)
-    at, count = access.wide_address(b, 0, ".global"), b.whole(b.operand(1), TYPES["u32"])
+    at, count = access.wide_address(b, 0, ".global"), _count(b, 1)
 
     def step(mask: Mask) -> None:
         check_policy(mask)
@@ -125,6 +125,12 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 
 
 # -- What all bulk copies have in common ----------------------------------------------------------
+
+
+def _count(b: Binder, index: int) -> AnyArray:
+    """Bytes of copies."""
+    b.within(index, range(0, 2**20, UNIT))
+    return b.whole(b.operand(index), TYPES["u32"])
 
 
 def mbarrier(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:

@@ -20,7 +20,7 @@ def _narrow(exact: AnyArray, m: Modifiers) -> AnyArray:
 def from_single(b: Binder, m: Modifiers) -> Step:
     """``d, a, b``: a goes to the upper byte."""
     high, low = (b.source(b.operand(i), TYPES["f32"]) for i in (1, 2))
-    d = b.destination(b.operand(0), TYPES["b16"])
+    d = b.destination(b.operand(0), TYPES[m["to"]])
 
     def compute(out: AnyArray) -> None:
         np.bitwise_or(_narrow(high, m) << np.uint16(8), _narrow(low, m), out)
@@ -29,7 +29,7 @@ def from_single(b: Binder, m: Modifiers) -> Step:
 
 
 def from_half(b: Binder, m: Modifiers) -> Step:
-    x, d = b.source(b.operand(1), TYPES["f16x2"]), b.destination(b.operand(0), TYPES["b16"])
+    x, d = b.source(b.operand(1), TYPES["f16x2"]), b.destination(b.operand(0), TYPES[m["to"]])
 
     def compute(out: AnyArray) -> None:
         low = halves.widen(x.astype(np.uint16), "f16")
@@ -40,7 +40,7 @@ def from_half(b: Binder, m: Modifiers) -> Step:
 
 
 def to_half(b: Binder, m: Modifiers) -> Step:
-    x, d = b.source(b.operand(1), TYPES["b16"]), b.destination(b.operand(0), TYPES["b32"])
+    x, d = b.source(b.operand(1), TYPES[m["from"]]), b.destination(b.operand(0), TYPES["f16x2"])
     name = m["from"].removesuffix("x2")
 
     def widened(bits: AnyArray) -> AnyArray:

@@ -44,9 +44,9 @@ def saturating(b: Binder, m: Modifiers) -> Step:
 
 def pair(b: Binder, m: Modifiers) -> Step:
     """Both 16-bit halves of a register; with ``.relu`` what is negative becomes 0."""
-    b32, half = TYPES["b32"], np.dtype("i2" if m["type"].startswith("s") else "u2")
-    x, y = (b.whole(b.operand(i), b32) for i in (1, 2))
-    d = b.destination(b.operand(0), b32)
+    packed, half = TYPES[m["type"]], np.dtype("i2" if m["type"].startswith("s") else "u2")
+    x, y = (b.whole(b.operand(i), packed) for i in (1, 2))
+    d = b.destination(b.operand(0), packed)
     function, clamp = _BINARY[m["op"]], bool(m.get("relu"))
 
     def compute(out: AnyArray) -> None:
@@ -199,9 +199,9 @@ def dot_two(b: Binder, m: Modifiers) -> Step:
 
 
 def _dot(b: Binder, m: Modifiers, terms: int, parts: int, first: int) -> Step:
-    b32 = TYPES["b32"]
-    x, y, z = (b.source(b.operand(i), b32) for i in (1, 2, 3))
-    d = b.destination(b.operand(0), b32)
+    u32 = TYPES["u32"]
+    x, y, z = (b.source(b.operand(i), u32) for i in (1, 2, 3))
+    d = b.destination(b.operand(0), u32)
 
     def element(x: AnyArray, bits: int, i: int, kind: str) -> AnyArray:
         part = (x >> np.uint32(bits * i)).astype(f"u{bits // 8}")

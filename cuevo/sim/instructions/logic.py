@@ -5,6 +5,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.text.syntax import PairOperand
 from cuevo.sim.text.types import TYPES
 
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -66,9 +67,9 @@ def shift(b: Binder, m: Modifiers) -> Step:
 
 
 def funnel_shift(b: Binder, m: Modifiers) -> Step:
-    u32 = TYPES["u32"]
-    low, high, amount = (b.source(b.operand(i), u32) for i in (1, 2, 3))
-    d = b.destination(b.operand(0), u32)
+    b32 = TYPES["b32"]
+    low, high = (b.source(b.operand(i), b32) for i in (1, 2))
+    amount, d = b.source(b.operand(3), TYPES["u32"]), b.destination(b.operand(0), b32)
 
     def compute(out: AnyArray) -> None:
         joined = low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
@@ -114,6 +115,8 @@ def _lop3_with_predicate(
 ) -> Step:
     """``d|p``: p says whether any bit of d is set, joined with the last operand."""
     other, shape = b.predicate(b.operand(5)), b.machine.shape
+    if not isinstance(b.operand(0), PairOperand):
+        raise b.refusal(f"{b.instruction.opcode} has two results, d|p")
     first, second = b.pair(b.operand(0))
     d, p = b.destination(first, TYPES["b32"]), b.destination(second, TYPES["pred"])
     join = _LOGIC[m["combine"]]

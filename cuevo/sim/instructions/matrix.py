@@ -10,10 +10,10 @@ from cuevo.sim.arithmetic.quad_product import quad_product
 from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions.table import Modifiers
-from cuevo.sim.machine.binder import Binder, is_constant
+from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.memory.fragments import elements, matrix_of, registers_of
-from cuevo.sim.text.syntax import Operand
+from cuevo.sim.text.syntax import Operand, RegisterOperand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 
@@ -93,6 +93,8 @@ def store(b: Binder, m: Modifiers) -> Step:
 def transpose(b: Binder, m: Modifiers) -> Step:
     """movmatrix: the fragment of an 8 x 8 matrix becomes that of its transpose."""
     x, d = b.source(b.operand(1), TYPES["b32"]), b.destination(b.operand(0), TYPES["b32"])
+    if not isinstance(b.operand(1), RegisterOperand):
+        raise b.refusal("movmatrix takes a register")
     machine = b.machine
 
     def step(mask: Mask) -> None:
@@ -127,16 +129,14 @@ def _mma(
 
     def accumulates(fragment: Fragment) -> ScalarType:
         if elements(fragment) == 2:
-            return TYPES["f16x2"]
+            return TYPES["b32"]
         return TYPES["s32" if type_c == np.int32 else "f32"]
 
-    left = [b.source(x, TYPES["b32"]) for x in listed(1, of_a)]
-    right = [b.source(x, TYPES["b32"]) for x in listed(2, of_b)]
+    left = [b.whole(x, TYPES["b32"]) for x in listed(1, of_a)]
+    right = [b.whole(x, TYPES["b32"]) for x in listed(2, of_b)]
     before, after = accumulates(of_c), accumulates(of_d)
     c = [b.whole(x, before) for x in listed(3, of_c)]
     d = [b.destination(x, after).view(np.uint32) for x in listed(0, of_d)]
-    if any(is_constant(x) for x in (*left, *right)):
-        raise b.refusal("the fragments of mma must be registers")
     machine = b.machine
 
     def step(mask: Mask) -> None:

@@ -42,7 +42,9 @@ def arrive(b: Binder, m: Modifiers) -> Step:
     """``state, [a]{, count}``, or with bytes to come ``state, [a], bytes``."""
     slots, machine = _slots(b, m, 1), b.machine
     given = b.source(b.operand(2), TYPES["u32"]) if b.operands == 3 else None
-    state = b.destination(b.operand(0), TYPES["b64"]).view(np.uint64)
+    if given is not None and "expect_tx" not in b.instruction.opcode:
+        b.within(2, range(1, 2**20))
+    state = b.destination(b.operand(0), TYPES["u64"])
     if m["space"] == "shared::cluster" and not isinstance(b.operand(0), SinkOperand):
         raise b.refusal("an arrival in another block gives no state: write _")
     sinks, drops = isinstance(b.operand(0), SinkOperand), m["op"] == "arrive_drop"
@@ -86,7 +88,9 @@ def wait(b: Binder, m: Modifiers) -> Step:
     """test_wait and try_wait: whether a phase is complete, named by its parity or by a state."""
     slots, machine, line = _slots(b, m, 1), b.machine, b.instruction.line
     by_parity = "parity" in m
-    named = b.whole(b.operand(2), TYPES["u32" if by_parity else "b64"])
+    if by_parity:
+        b.within(2, range(2))
+    named = b.whole(b.operand(2), TYPES["u32" if by_parity else "u64"])
     if b.operands == 4:
         b.source(b.operand(3), TYPES["u32"])
     p = b.destination(b.operand(0), TYPES["pred"])

@@ -32,7 +32,7 @@ def together(
     members = (
         np.full((1, 1), _ALL, np.uint32)
         if index is None
-        else b.source(b.operand(index), TYPES["b32"])
+        else b.source(b.operand(index), TYPES["u32"])
     )
     always_all = is_constant(members) and members.item() == _ALL
     exchange = Exchange(b.instruction, inputs, run, outputs, named=index is not None)

@@ -6,7 +6,7 @@ from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.arithmetic import float32
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.text.syntax import VectorOperand
+from cuevo.sim.text.syntax import SinkOperand, VectorOperand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 
@@ -39,25 +39,43 @@ def move(b: Binder, m: Modifiers) -> Step:
         return _unpack(b, scalar, into)
     if isinstance(out_of, VectorOperand):
         return _pack(b, scalar, out_of)
+    if isinstance(into, SinkOperand):
+        raise b.refusal(f"mov.{scalar.name} has no result that is kept")
     x, d = b.source(out_of, scalar), b.destination(into, scalar)
     return b.alu(d, lambda out: np.copyto(out, x))
 
 
+def move_vector(b: Binder, m: Modifiers) -> Step:
+    """Each register of a vector to its like."""
+    scalar, count = TYPES[m["type"]], int(m["vector"][1:])
+    sources = [b.whole(each, scalar) for each in b.vector(b.operand(1), count)]
+    destinations = [b.destination(each, scalar) for each in b.vector(b.operand(0), count)]
+
+    def step(mask: Mask) -> None:
+        values = [x.copy() for x in sources]
+        for d, x in zip(destinations, values, strict=True):
+            np.copyto(d, x, where=True if mask is None else mask)
+
+    return step
+
+
 def move_predicate(b: Binder, m: Modifiers) -> Step:
-    x, d = b.source(b.operand(1), TYPES["pred"]), b.destination(b.operand(0), TYPES["pred"])
-    return b.alu(d, lambda out: np.copyto(out, x))
+    x, d = b.predicate(b.operand(1)), b.destination(b.operand(0), TYPES["pred"])
+    return b.alu(d, lambda out: np.copyto(out, x()))
 
 
 def _part(b: Binder, scalar: ScalarType, vector: VectorOperand) -> ScalarType:
     """The type of a vector's elements."""
     count = len(vector.elements)
-    if scalar.kind != "b" or count not in (1, 2, 4) or scalar.bits // count < 16:
+    if scalar.kind != "b" or count not in (1, 2, 4) or scalar.bits // count < 8:
         raise b.refusal(f"mov.{scalar.name} does not pack {count} elements")
     return TYPES[f"b{scalar.bits // count}"]
 
 
 def _unpack(b: Binder, scalar: ScalarType, vector: VectorOperand) -> Step:
     part = _part(b, scalar, vector)
+    if all(isinstance(each, SinkOperand) for each in vector.elements):
+        raise b.refusal(f"mov.{scalar.name} has no result that is kept")
     x = b.whole(b.operand(1), scalar)
     destinations = [b.destination(element, part) for element in vector.elements]
 

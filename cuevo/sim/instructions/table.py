@@ -45,6 +45,7 @@ from pathlib import Path
 from cuevo.sim.aliases import Step
 from cuevo.sim.faults import PtxError
 from cuevo.sim.instructions.levels import ANY, Level, level
+from cuevo.sim.instructions.order import arranged
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.text.syntax import Instruction, VectorOperand
 
@@ -71,6 +72,10 @@ class Group:
     name: str
     choices: tuple[tuple[str, Level], ...]
     optional: bool
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(text for text, _ in self.choices)
 
     @property
     def pattern(self) -> str:
@@ -171,6 +176,16 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
     if message := needed.refusal(kernel):
         raise PtxError(instruction.line, f"{opcode} needs {message}")
     return form, modifiers
+
+
+@lru_cache(maxsize=4096)
+def ordered(opcode: str) -> str:
+    """The opcode with its modifiers in the order of a form; as it is if there is no such form."""
+    if not _matches(opcode):
+        for form in _by_first_word().get(_first_word(opcode), ()):
+            for found in arranged(opcode, form.groups):
+                return found
+    return opcode
 
 
 @lru_cache(maxsize=4096)

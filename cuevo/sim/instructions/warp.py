@@ -8,6 +8,7 @@ from cuevo.sim.instructions.members import BIT, require_all, together
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
 from cuevo.sim.sync.meetings import Give, Values
+from cuevo.sim.text.syntax import PairOperand
 from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
@@ -117,7 +118,7 @@ _REDUCTIONS = {
 
 
 def reduce(b: Binder, m: Modifiers) -> Step:
-    scalar = TYPES[m["type"]]
+    scalar = TYPES[m["type"].replace("b", "u")]
     x = b.whole(b.operand(1), scalar)
     d = b.writer(b.operand(0), scalar)
     function, neutral = _REDUCTIONS[m["op"]]
@@ -218,6 +219,8 @@ def match_all(b: Binder, m: Modifiers) -> Step:
 def elect(b: Binder, m: Modifiers) -> Step:
     """One lane is the leader: here the lowest one, which the ISA leaves open."""
     machine = b.machine
+    if not isinstance(b.operand(0), PairOperand):
+        raise b.refusal("elect.sync has two results, d|p")
     first, second = b.pair(b.operand(0))
     outputs = b.writer(first, TYPES["b32"]), b.writer(second, TYPES["pred"])
 
@@ -231,6 +234,9 @@ def elect(b: Binder, m: Modifiers) -> Step:
 
 def nothing(b: Binder, m: Modifiers) -> Step:
     """Do nothing: effects that only a debugger, a profiler or a clock would notice."""
+    if b.instruction.opcode == "pmevent":
+        b.constant(b.operand(0))
+        b.within(0, range(16))
     for operand in b.instruction.operands:
         b.source(operand, TYPES["u32"])
     return lambda mask: None

@@ -6,6 +6,7 @@ become known (once for all instructions of a pattern); and when an instruction i
 machine.
 """
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +29,15 @@ from cuevo.sim.text.syntax import (
     VectorOperand,
 )
 from cuevo.sim.text.types import TYPES, ScalarType
+
+_OF_SPECIAL_REGISTERS = re.compile(r"mov\..*|cvt(\.sat)?\.[us]\d+\.[us]\d+")
+_OF_ADDRESSES = re.compile(r"mov\.|cvta\.(?!to\.)|mapa\.|getctarank\.|call\b")
+"""Instructions that take the address of a variable as a number, or a special register."""
+_WITH_SINKS = (
+    *("atom.", "setp.", "lop3.", "ld.", "mov.", "mma.", "match.all.", "shfl.", "elect."),
+    *("mbarrier.arrive.", "mbarrier.arrive_drop."),
+)
+"""Instructions with results that may be thrown away."""
 
 
 class Binder:
@@ -74,42 +84,51 @@ class Binder:
             if operand.negated:
                 raise self.refusal(f"!{register.name} cannot stand here")
             return _low_part(self.machine.register(register), scalar.dtype)
+        word = self.instruction.opcode.partition(".")[0]
         match operand:
             case SpecialOperand(name):
+                if not _OF_SPECIAL_REGISTERS.fullmatch(self.instruction.opcode):
+                    raise self.refusal(f"{word} does not take {name}; a mov does")
                 return self._special(name, scalar)
             case IntegerOperand(value):
-                if scalar.kind == "f":
-                    raise self.refusal(f"{value} is an integer; {scalar.name} takes 0f... or 1.0")
+                if scalar.kind in "fh":
+                    takes = "0f... or 1.0" if scalar.bits >= 32 and scalar.kind == "f" else "none"
+                    raise self.refusal(f"{value} is an integer; {scalar.name} takes {takes}")
                 return _integer(value, scalar)
             case FloatOperand():
                 return self._float(operand, scalar)
-            case SymbolOperand(variable, offset) if scalar.bits <= 64:
-                framed = self.machine.local.place(variable)
-                if framed is not None:
-                    if offset or scalar.bits != 64:
-                        raise self.refusal(
-                            f"{variable.name} is of a function that calls itself: its address "
-                            "comes as 64 bits, without an offset"
-                        )
-                    return framed.view(scalar.dtype)
-                address = self.machine.address_of(variable) + offset
-                if variable.space == ".shared" and self.machine.shared.cluster > 1:
-                    whole = np.broadcast_to(
-                        self.machine.shared.window + address, self.machine.shape
-                    )
-                    return whole.astype(f"u{scalar.bits // 8}").view(scalar.dtype)
-                return _integer(address, scalar)
+            case SymbolOperand(variable, 0) if not _OF_ADDRESSES.match(self.instruction.opcode):
+                raise self.refusal(f"{word} does not take {variable.name}'s address; a mov does")
+            case SymbolOperand() if scalar.bits <= 64 and scalar.kind in "bus":
+                return self._address_of(operand, scalar)
         raise self.refusal(
             f"an operand of {self.instruction.opcode} is of a kind that it does not take"
         )
 
+    def _address_of(self, symbol: SymbolOperand, scalar: ScalarType) -> AnyArray:
+        variable, offset = symbol.variable, symbol.offset
+        framed = self.machine.local.place(variable)
+        if framed is not None:
+            if offset or scalar.bits != 64:
+                raise self.refusal(
+                    f"{variable.name} is of a function that calls itself: its address "
+                    "comes as 64 bits, without an offset"
+                )
+            return framed.view(scalar.dtype)
+        address = self.machine.address_of(variable) + offset
+        if variable.space == ".shared" and self.machine.shared.cluster > 1:
+            whole = np.broadcast_to(self.machine.shared.window + address, self.machine.shape)
+            return whole.astype(f"u{scalar.bits // 8}").view(scalar.dtype)
+        return _integer(address, scalar)
+
     def _special(self, name: str, scalar: ScalarType) -> AnyArray:
         values = self.machine.special[name]
         bits = 8 * values.dtype.itemsize
-        if scalar.bits != bits or scalar.kind == "f":
+        too_wide = bits == 64 and self.instruction.opcode.startswith("mov")
+        if scalar.bits > bits or (scalar.bits < bits and too_wide) or scalar.kind == "f":
             raise self.refusal(f"{name} is a {bits}-bit integer")
         self._timed |= name.startswith(("%clock", "%globaltimer"))
-        return values.view(scalar.dtype)
+        return _low_part(values, scalar.dtype)
 
     def whole(self, operand: Operand, scalar: ScalarType) -> AnyArray:
         """A `source` with constants spread over all lanes."""
@@ -124,6 +143,9 @@ class Binder:
 
     def predicate(self, operand: Operand) -> Callable[[], AnyArray]:
         """A predicate source, which may be negated."""
+        if isinstance(operand, IntegerOperand):
+            always = _integer(operand.value, TYPES["pred"])
+            return lambda: always
         if not isinstance(operand, RegisterOperand):
             raise self.refusal(f"{self.instruction.opcode} needs a predicate here")
         self._check_type(operand.register.type, TYPES["pred"], operand.register.name, False)
@@ -135,6 +157,16 @@ class Binder:
         if not isinstance(operand, IntegerOperand):
             raise self.refusal(f"{self.instruction.opcode} needs a constant here")
         return operand.value
+
+    def within(self, index: int, allowed: range) -> None:
+        """Refuse a constant operand that is none of these numbers."""
+        operand = self.operand(index)
+        if isinstance(operand, IntegerOperand) and operand.value not in allowed:
+            step = f"multiples of {allowed.step} " if allowed.step > 1 else "numbers "
+            raise self.refusal(
+                f"{self.instruction.opcode} takes {step}from {allowed[0]} to {allowed[-1]}, not "
+                f"{operand.value}"
+            )
 
     def vector(self, operand: Operand, count: int) -> tuple[Operand, ...]:
         """The elements of ``{a, b, ...}``; a lone operand is a vector of one."""
@@ -154,6 +186,8 @@ class Binder:
         if operand.coordinates and ".tensor." not in self.instruction.opcode:
             raise self.refusal(f"{self.instruction.opcode} takes no coordinates")
         base, offset = operand.base, operand.offset
+        if base is None and space != ".local":
+            raise self.refusal(f"a number is an address in .local only, not {offset:#x} here")
         if space and isinstance(base, SymbolOperand) and base.variable.space != space:
             raise self.refusal(f"{base.variable.name} is in {base.variable.space}, not {space}")
         shape = self.machine.shape
@@ -166,13 +200,14 @@ class Binder:
                 return lambda: framed + distance
             start = np.zeros((1, 1), np.uint64)
             if isinstance(base, SymbolOperand):
-                start = self.source(base, TYPES["u64"])
+                start = self._address_of(base, TYPES["u64"])
             added = np.uint64(offset & (2**64 - 1))
             fixed = np.array(np.broadcast_to(start + added, shape))
             return lambda: fixed
-        bits = base.register.type.bits
-        if bits not in (32, 64):
-            raise self.refusal(f"{base.register.name} is no address: it has {bits} bits")
+        declared = base.register.type
+        bits = declared.bits
+        if bits not in (32, 64) or declared.kind == "f":
+            raise self.refusal(f"{base.register.name} is no address: it is .{declared.name}")
         array = self.source(base, TYPES[f"b{bits}"])
         if offset == 0:
             return lambda: array
@@ -190,6 +225,8 @@ class Binder:
     def destination(self, operand: Operand, scalar: ScalarType, *, wider: bool = False) -> AnyArray:
         """The register to write, seen as `scalar`; an array that is never read for ``_``."""
         if isinstance(operand, SinkOperand):
+            if not self.instruction.opcode.startswith(_WITH_SINKS):
+                raise self.refusal(f"{self.instruction.opcode} takes no _ for a result")
             return self.machine.scratch("sink", scalar.dtype)
         if not isinstance(operand, RegisterOperand) or operand.negated:
             raise self.refusal(f"the destination of {self.instruction.opcode} must be a register")
@@ -275,15 +312,18 @@ class Binder:
         )
 
     def _float(self, operand: FloatOperand, scalar: ScalarType) -> AnyArray:
-        if operand.bits is None:
-            if scalar.kind != "f":
-                raise self.refusal(f"{operand.value} is no operand of type .{scalar.name}")
-            return np.array([[operand.value]], scalar.dtype)
-        if operand.bits != scalar.bits:
-            raise self.refusal(
-                f"a literal of {operand.bits} bits for an operand of type .{scalar.name}"
-            )
-        return np.array([[operand.pattern]], f"u{operand.bits // 8}").view(scalar.dtype)
+        """A literal as a number of f32 or f64, rounded where it has more bits; as the pattern that
+        it is among untyped bits.
+        """
+        if scalar.kind == "f" and scalar.bits >= 32:
+            if operand.bits == scalar.bits:
+                return np.array([[operand.pattern]], f"u{scalar.bits // 8}").view(scalar.dtype)
+            with np.errstate(over="ignore"):
+                return np.array([[operand.value]]).astype(scalar.dtype)
+        if scalar.kind == "b" and scalar.bits == (operand.bits or 64):
+            return np.array([[operand.pattern]], f"u{scalar.bits // 8}").view(scalar.dtype)
+        stated = operand.value if operand.bits is None else f"a literal of {operand.bits} bits"
+        raise self.refusal(f"{stated} is no operand of type .{scalar.name}")
 
 
 def _low_part(raw: AnyArray, dtype: AnyDType) -> AnyArray:

@@ -329,6 +329,10 @@ class LoadedKernel:
             )
         if geometry.threads > 1024:
             raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
+        if geometry.block[2] > 64:
+            raise ValueError(
+                f"{name}: a block is {geometry.block[2]} threads deep; 64 are the most"
+            )
         _, shared = shared_layout(function.shared, geometry.shared_bytes)
         limits = self._launches.limits
         if shared > limits.shared_per_block:

@@ -12,7 +12,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.faults import Fault, PtxError
 from cuevo.sim.instructions.levels import Level
-from cuevo.sim.instructions.table import Form, Modifiers, find
+from cuevo.sim.instructions.table import Form, Modifiers, find, ordered
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Geometry, Machine
 from cuevo.sim.text.contraction import contractions
@@ -76,7 +76,9 @@ class Program:
         self.level = level
         self.checks = checks
         self._bits = [1 << slot for slot in range(len(function.registers))]
-        self.operations = [self._operation(instruction) for instruction in function.instructions]
+        self.operations = [
+            self._operation(_with_ordered_modifiers(each)) for each in function.instructions
+        ]
         if not self.operations:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
@@ -265,6 +267,11 @@ class Program:
             if operation.instruction.guard is None:
                 written |= operation.writes
         return written
+
+
+def _with_ordered_modifiers(instruction: Instruction) -> Instruction:
+    opcode = ordered(instruction.opcode)
+    return instruction if opcode == instruction.opcode else instruction._replace(opcode=opcode)
 
 
 def _union(members: Sequence[int], bits: Sequence[int]) -> int:

@@ -3,24 +3,44 @@
 import operator
 import struct
 from collections.abc import Callable
+from math import isinf
 
 from cuevo.sim.faults import PtxError
 from cuevo.sim.text.lex import Token
 from cuevo.sim.text.syntax import FloatOperand
 
+_WARP_SIZE = 32
+_MOST_BITS = 64
+
+
+def _quotient(a: int, b: int) -> int:
+    """Rounded toward zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _shift(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    def shifted(a: int, b: int) -> int:
+        if not 0 <= b < _MOST_BITS:
+            raise ValueError(f"a shift by {b}")
+        return function(a, b)
+
+    return shifted
+
+
 # Binary operators of constant expressions, loosest first.
 _PRECEDENCE: list[dict[str, Callable[[int, int], int]]] = [
+    {"||": lambda a, b: a != 0 or b != 0},
+    {"&&": lambda a, b: a != 0 and b != 0},
+    {"|": operator.or_},
     {"^": operator.xor},
     {"&": operator.and_},
-    {"<<": operator.lshift, ">>": operator.rshift},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge},
+    {"<<": _shift(operator.lshift), ">>": _shift(operator.rshift)},
     {"+": operator.add, "-": operator.sub},
-    {
-        "*": operator.mul,
-        "/": lambda a, b: int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1),
-        "%": lambda a, b: a - b * (int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)),
-    },
+    {"*": operator.mul, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
 ]
-_ENDS = frozenset(",;]})>")
+_ENDS = frozenset(",;]})")
 """Tokens that may follow an operand that is no expression."""
 
 
@@ -68,20 +88,31 @@ class Cursor:
             raise PtxError(token.line, f"expected {text!r}, found {token.text!r}")
         return token
 
+    def refuse(self, text: str) -> None:
+        if self.token.text == text:
+            raise PtxError(self.token.line, f"{text!r} cannot stand here")
+
     def kind(self, kind: str) -> Token:
         token = self.take()
         if token.kind != kind:
             raise PtxError(token.line, f"expected a {kind}, found {token.text!r}")
         return token
 
-    # -- Constant expressions ---------------------------------------------------------------------
+    # -- Constants --------------------------------------------------------------------------------
+
+    def integer(self) -> int:
+        """A literal, where no expression may stand."""
+        return _integer(self.kind("integer"))
 
     def constant(self) -> int:
-        return self._binary(0)
-
-    def product(self) -> int:
-        """A constant without a sum on its outside, as may follow a sign."""
-        return self._binary(len(_PRECEDENCE) - 1)
+        """The value of a constant expression."""
+        value = self._binary(0)
+        if self.accept("?"):
+            one = self.constant()
+            self.expect(":")
+            other = self.constant()
+            return one if value else other
+        return value
 
     def _binary(self, level: int) -> int:
         if level == len(_PRECEDENCE):
@@ -90,28 +121,57 @@ class Cursor:
             return self._unary()
         value = self._binary(level + 1)
         while self.token.text in _PRECEDENCE[level]:
-            function = _PRECEDENCE[level][self.take().text]
-            value = function(value, self._binary(level + 1))
+            token = self.take()
+            other = self._binary(level + 1)
+            try:
+                value = _wrapped(_PRECEDENCE[level][token.text](value, other))
+            except ZeroDivisionError:
+                raise PtxError(token.line, "a constant expression divides by zero") from None
+            except ValueError as error:
+                raise PtxError(token.line, f"{error} in a constant expression") from None
         return value
 
     def _unary(self) -> int:
         token = self.take()
         match token.text:
             case "-":
-                return -self._unary()
+                return _wrapped(-self._unary())
             case "+":
                 return self._unary()
             case "~":
                 return ~self._unary()
+            case "!":
+                return int(not self._unary())
             case "(":
                 value = self.constant()
                 self.expect(")")
                 return value
+            case "WARP_SZ":
+                return _WARP_SIZE
         if token.kind != "integer":
             raise PtxError(token.line, f"expected an operand, found {token.text!r}")
-        digits = token.text.rstrip("U").lower()
-        is_octal = len(digits) > 1 and digits.isdigit() and digits[0] == "0"
-        return int(digits, 8 if is_octal else 0)
+        return _integer(token)
+
+
+def _wrapped(value: int) -> int:
+    """A number of 64 bits, with a sign or without."""
+    if -(1 << _MOST_BITS - 1) <= value < 1 << _MOST_BITS:
+        return int(value)
+    value &= (1 << _MOST_BITS) - 1
+    return value - (value >> _MOST_BITS - 1 << _MOST_BITS)
+
+
+def _integer(token: Token) -> int:
+    digits = token.text.rstrip("U").lower()
+    is_octal = len(digits) > 1 and digits.isdigit() and digits[0] == "0"
+    try:
+        # Python, too, refuses numbers of thousands of digits.
+        value = int(digits, 8 if is_octal else 0)
+    except ValueError:
+        raise PtxError(token.line, f"{token.text[:20]} is no number") from None
+    if value >> _MOST_BITS:
+        raise PtxError(token.line, f"{token.text[:20]} has more than {_MOST_BITS} bits")
+    return value
 
 
 def float_literal(token: Token) -> FloatOperand:
@@ -123,6 +183,8 @@ def float_literal(token: Token) -> FloatOperand:
         pattern = int(text[2:], 16)
         return FloatOperand(struct.unpack("<d", struct.pack("<Q", pattern))[0], pattern, 64)
     value = float(text)
+    if isinf(value):
+        raise PtxError(token.line, f"{token.text} is too large for a number of 64 bits")
     return FloatOperand(value, struct.unpack("<Q", struct.pack("<d", value))[0], None)
 
 

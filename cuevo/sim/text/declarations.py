@@ -1,15 +1,25 @@
 """Declarations of variables, and what they are initialised with."""
 
-import struct
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
 
 from cuevo.sim.faults import PtxError
-from cuevo.sim.text.cursor import float_literal
+from cuevo.sim.text.cursor import float_literal, negated
 from cuevo.sim.text.lex import Token
 from cuevo.sim.text.operands import OperandReader
 from cuevo.sim.text.syntax import Address, Variable
 from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
 
 _ALL_BITS = 2**64 - 1
+_MOST_ALIGNED = 2**31
+_MOST_BYTES = {
+    ".param": 32_764, ".shared": 2**28, ".const": 65_536, ".local": 512 * 1024, ".global": 2**30,
+}  # fmt: skip
+"""What a device has of each space, at most, but that .global memory of a text is kept small here:
+the host has it all.
+"""
 
 
 class AddressError(PtxError):
@@ -19,45 +29,70 @@ class AddressError(PtxError):
 class DeclarationReader(OperandReader):
     """Reads declarations, a directive such as ``.shared`` behind it."""
 
-    def variable(self, space: str) -> Variable:
-        """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``."""
-        alignment, element, of_pointee = None, None, False
+    def variable(self, space: str, *, external: bool = False) -> Variable:
+        """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``; what is `external` may have
+        an extent that is not known.
+        """
+        alignment, element, of_pointee, elements = None, None, False, 1
         while self.token.kind == "directive":
             token = self.take()
             if token.text == ".align":
-                stated = int(self.kind("integer").text)
+                stated = self._alignment()
                 alignment = alignment if of_pointee else stated
             elif token.text == ".ptr":
                 of_pointee = True
             elif of_pointee and token.text in (".global", ".const", ".shared", ".local"):
                 pass
+            elif token.text in (".v2", ".v4"):
+                elements = int(token.text[2:])
             elif token.text[1:] in TYPES and token.text != ".pred":
-                element = TYPES[token.text[1:]].bits // 8
+                element = TYPES[token.text[1:]]
             else:
                 raise PtxError(token.line, f"cannot declare a variable with {token.text}")
         name = self.kind("word")
         if element is None:
             raise PtxError(name.line, f"the variable {name.text!r} has no type")
-        size: int | None = element
-        while self.accept("["):
-            if self.accept("]"):
-                size = None
-                break
-            assert size is not None
-            size *= self.constant()
-            self.expect("]")
+        if elements > 1 and space == ".param":
+            raise PtxError(name.line, f"the parameter {name.text!r} cannot be a vector")
+        extents = self._extents() if elements == 1 else [*self._extents(), elements]
         content, addresses = b"", list[Address]()
         if self.accept("="):
-            content = self._content(name, element, 0, addresses)
-        if content and space not in (".const", ".global"):
-            raise PtxError(name.line, f"a variable in {space} cannot be initialised")
-        if content and size is None:
-            size = len(content)
-        if size is not None and len(content) > size:
-            raise PtxError(name.line, f"{name.text!r} has {size} bytes, its content more")
+            if space not in (".const", ".global"):
+                raise PtxError(name.line, f"a variable in {space} cannot be initialised")
+            content = self._content(name, element, extents, 0, addresses)
+            if extents and extents[0] is None:
+                inner = element.bits // 8 * prod(each or 1 for each in extents[1:])
+                extents[0] = -(-len(content) // inner)
+        size: int | None = None
+        if None not in extents:
+            size = element.bits // 8 * prod(each or 0 for each in extents)
+            if size > _MOST_BYTES[space]:
+                raise PtxError(
+                    name.line,
+                    f"{name.text!r} has {size:,} bytes; a variable in {space} has at most "
+                    f"{_MOST_BYTES[space]:,}",
+                )
+        if not size and not external:
+            raise PtxError(name.line, f"the extent of {name.text!r} is missing or 0")
+        natural = elements * element.bits // 8
         return Variable(
-            name.text, space, size, alignment or element, name.line, content, tuple(addresses)
+            name.text, space, size, alignment or natural, name.line, content, tuple(addresses)
         )
+
+    def _alignment(self) -> int:
+        line, stated = self.token.line, self.integer()
+        if stated.bit_count() != 1 or stated > _MOST_ALIGNED:
+            raise PtxError(line, f"an alignment of {stated}, which is no power of two below 2^32")
+        return stated
+
+    def _extents(self) -> list[int | None]:
+        """``[4][3]``, or ``[]`` for the first of them."""
+        found: list[int | None] = []
+        while self.accept("["):
+            known = found or self.token.text != "]"
+            found.append(self.integer() if known else None)
+            self.expect("]")
+        return found
 
     def register_type(self) -> ScalarType:
         """After ``.reg``."""
@@ -66,32 +101,60 @@ class DeclarationReader(OperandReader):
             raise PtxError(token.line, f"there are no registers of type {token.text}")
         return TYPES[token.text[1:]]
 
-    def _content(self, name: Token, size: int, at: int, addresses: list[Address]) -> bytes:
-        """A number or an address, or such in braces, nested or not; `size` bytes each, from the
-        byte `at` of the variable on.
+    def _content(
+        self,
+        name: Token,
+        element: ScalarType,
+        extents: Sequence[int | None],
+        at: int,
+        addresses: list[Address],
+    ) -> bytes:
+        """A number or an address, or such in braces, nested or not, from the byte `at` of the
+        variable on; what is in braces of their own fills its row with zeros.
         """
-        if self.accept("{"):
-            content = self._content(name, size, at, addresses)
-            while self.accept(","):
-                content += self._content(name, size, at + len(content), addresses)
-            self.expect("}")
-            return content
+        if not self.accept("{"):
+            return self._value(name, element, at, addresses)
+        if not extents:
+            raise PtxError(name.line, f"{name.text!r} has fewer extents than its content")
+        content, row = b"", element.bits // 8 * prod(each or 1 for each in extents[1:])
+        while True:
+            nested = self.token.text == "{"
+            more = self._content(name, element, extents[1:], at + len(content), addresses)
+            content += more.ljust(row, b"\0") if nested else more
+            if not self.accept(","):
+                break
+        self.expect("}")
+        if extents[0] is not None and len(content) > extents[0] * row:
+            bound = extents[0] * row
+            raise PtxError(name.line, f"{name.text!r} has {bound} bytes, its content more")
+        return content
+
+    def _value(self, name: Token, element: ScalarType, at: int, addresses: list[Address]) -> bytes:
+        size = element.bits // 8
         if self.token.kind == "word":
             addresses.append(self._address_in(name, size, at, _ALL_BITS))
             return bytes(size)
         if self.token.kind == "integer" and self.following.text == "(":
-            mask = int(self.take().text.rstrip("U"), 0)
+            mask = self.integer()
             self.expect("(")
             addresses.append(self._address_in(name, size, at, mask))
             self.expect(")")
             return bytes(size)
+        negative = self.token.text == "-" and self.following.kind == "float"
+        if negative:
+            self.take()
         if self.token.kind == "float":
             literal = float_literal(self.take())
-            if literal.bits is None and size == 4:
-                return struct.pack("<f", literal.value)
-            return literal.pattern.to_bytes(size, "little")
-        value = self.constant() & ((1 << 8 * size) - 1)
-        return value.to_bytes(size, "little")
+            if element.kind not in "bf" or size < 4:
+                raise PtxError(name.line, f"{literal.value} is no content of type .{element.name}")
+            literal = negated(literal) if negative else literal
+            if literal.bits == element.bits:
+                return literal.pattern.to_bytes(size, "little")
+            with np.errstate(over="ignore"):
+                return np.array([literal.value], "<f8").astype(f"<f{size}").tobytes()
+        if element.kind == "f":
+            raise PtxError(name.line, f"an integer is no content of type .{element.name}")
+        return (self.constant() & ((1 << 8 * size) - 1)).to_bytes(size, "little")
 
     def _address_in(self, name: Token, size: int, at: int, mask: int) -> Address:
         """``f``, ``x + 4`` or ``generic(x) + 4``."""

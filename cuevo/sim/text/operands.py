@@ -18,7 +18,8 @@ from cuevo.sim.text.syntax import (
     VectorOperand,
 )
 
-_WARP_SIZE = 32
+Meaning = RegisterOperand | VectorOperand | Variable
+_AXES = ("%tid", "%ntid", "%ctaid", "%nctaid")
 
 
 class OperandReader(Cursor):
@@ -26,13 +27,13 @@ class OperandReader(Cursor):
 
     def __init__(self, stream: list[Token]) -> None:
         super().__init__(stream)
-        self.visible: dict[str, RegisterOperand | Variable] = {}
+        self.visible: dict[str, Meaning] = {}
         """Meaning of each name in the innermost scope."""
         self.refused: dict[str, PtxError] = {}
         """What is wrong with variables that cannot be had."""
         # Of each open scope the names that it declares, and what they meant outside of it; the
         # innermost last, the first one is the module's.
-        self._scopes: list[dict[str, RegisterOperand | Variable | None]] = [{}]
+        self._scopes: list[dict[str, Meaning | None]] = [{}]
 
     # -- Scopes -----------------------------------------------------------------------------------
 
@@ -46,14 +47,14 @@ class OperandReader(Cursor):
             else:
                 self.visible[name] = outer
 
-    def declare(self, name: str, what: RegisterOperand | Variable, line: int) -> None:
+    def declare(self, name: str, what: Meaning, line: int) -> None:
         scope = self._scopes[-1]
         if name in scope:
             raise PtxError(line, f"{name!r} is declared twice in one scope")
         scope[name] = self.visible.get(name)
         self.visible[name] = what
 
-    def _lookup(self, token: Token) -> RegisterOperand | Variable:
+    def _lookup(self, token: Token) -> Meaning:
         found = self.visible.get(token.text)
         if found is None and token.text in self.refused:
             raise self.refused[token.text]
@@ -98,6 +99,11 @@ class OperandReader(Cursor):
             return self._address()
         if self.accept("{"):
             return VectorOperand(self._elements())
+        if self.token.kind == "word":
+            vector = self._vector_named(self.token.text)
+            if vector is not None:
+                self.take()
+                return vector
         first = self.scalar()
         if isinstance(first, RegisterOperand | SinkOperand) and self.accept("|"):
             second = self.scalar()
@@ -106,21 +112,29 @@ class OperandReader(Cursor):
             return PairOperand(first, second)
         return first
 
+    def _vector_named(self, name: str) -> VectorOperand | None:
+        found = self.visible.get(name)
+        if found is None and name in _AXES:
+            axes = [SpecialOperand(f"{name}.{axis}") for axis in "xyz"]
+            return VectorOperand((*axes, IntegerOperand(0)))
+        return found if isinstance(found, VectorOperand) else None
+
     def scalar(self) -> ScalarOperand:
         token = self.token
-        if token.kind == "word":
+        if token.kind == "word" and token.text != "WARP_SZ":
             self.take()
             if token.text == "_":
                 return SinkOperand()
             if token.text in SPECIAL_REGISTERS:
                 return SpecialOperand(token.text)
-            if token.text == "WARP_SZ":
-                return IntegerOperand(_WARP_SIZE)
             found = self._lookup(token)
+            if isinstance(found, Variable):
+                return SymbolOperand(found, self._offset())
             if isinstance(found, RegisterOperand):
                 return found
-            return SymbolOperand(found, self._offset())
-        if self.accept("!"):
+            raise PtxError(token.line, f"{token.text!r} is a vector of registers")
+        if token.text == "!" and self.following.kind == "word":
+            self.take()
             return self._predicate(self.kind("word"), True)
         negative = token.text == "-" and self.following.kind == "float"
         if negative or token.kind == "float":
@@ -131,18 +145,16 @@ class OperandReader(Cursor):
         return IntegerOperand(self.constant())
 
     def _offset(self) -> int:
-        """``+ constant`` or ``- constant`` or nothing."""
-        offset = 0
-        while self.token.text in ("+", "-"):
-            sign = -1 if self.take().text == "-" else 1
-            offset += sign * self.product()
-        return offset
+        """``+ constant`` or nothing; less is ``+ -4``."""
+        return self.constant() if self.token.text == "+" else 0
 
     def _address(self) -> AddressOperand:
         base: RegisterOperand | SymbolOperand | None = None
         if self.token.kind == "word":
             token = self.take()
             found = self._lookup(token)
+            if isinstance(found, VectorOperand):
+                raise PtxError(token.line, f"{token.text!r} is a vector of registers")
             base = found if isinstance(found, RegisterOperand) else SymbolOperand(found)
             offset = self._offset()
         else:
@@ -159,5 +171,7 @@ class OperandReader(Cursor):
         elements = [self.scalar()]
         while self.accept(","):
             elements.append(self.scalar())
+        if any(isinstance(each, SymbolOperand) and each.offset for each in elements):
+            raise PtxError(self.token.line, "an address with an offset cannot stand in braces")
         self.expect("}")
         return tuple(elements)

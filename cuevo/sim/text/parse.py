@@ -26,9 +26,12 @@ from cuevo.sim.text.syntax import (
     Subroutine,
     TargetsOperand,
     Variable,
+    VectorOperand,
 )
 from cuevo.sim.text.types import TYPES, ScalarType
 
+_COMPONENTS = (("x", "r"), ("y", "g"), ("z", "b"), ("w", "a"))
+"""Names of the registers of a vector, by place: ``v.x`` is ``v.r``."""
 _MOST_REGISTERS = 2**20
 """Of a function: each costs the host some hundred bytes before the first instruction."""
 
@@ -48,7 +51,11 @@ def parse(text: str, entry: str | None = None) -> Module:
 
 def parse_tokens(stream: list[Token], entry: str | None = None) -> Module:
     """Parse a module of tokens, all of them or `condensed` ones."""
-    return _Parser(stream).module(entry)
+    parser = _Parser(stream)
+    try:
+        return parser.module(entry)
+    except RecursionError:
+        raise PtxError(parser.token.line, "blocks or parentheses nest too deeply") from None
 
 
 class _Parser(DeclarationReader):
@@ -62,6 +69,8 @@ class _Parser(DeclarationReader):
         self._declared: set[str] = set()
         self._targets: dict[tuple[tuple[int, ...], str], tuple[str, ...]] = {}
         self._subroutine = ""
+        self._external = False
+        """Whether ``.extern`` stands before what is declared."""
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self._branches: list[tuple[int, tuple[int, ...]]] = []
 
@@ -80,10 +89,13 @@ class _Parser(DeclarationReader):
                     while self.accept(","):
                         self.take()
                 case ".address_size":
-                    module.address_size = int(self.kind("integer").text)
+                    module.address_size = self.integer()
                 case ".file":
                     self._file()
-                case ".visible" | ".weak" | ".extern" | ".common":
+                case ".visible" | ".weak" | ".common":
+                    continue
+                case ".extern":
+                    self._external = True
                     continue
                 case ".entry":
                     # Read last: what it calls may be defined after it.
@@ -96,10 +108,13 @@ class _Parser(DeclarationReader):
                     self._skip("{", "}")
                 case ".shared" | ".const" | ".global":
                     self._module_memory(token.text)
+                case ".pragma":
+                    self._pragma()
                 case other:
                     raise PtxError(
                         token.line, f"the CPU executor does not support {other} at module level"
                     )
+            self._external = False
         if module.address_size != 64:
             raise PtxError(1, "the CPU executor needs .address_size 64")
         module.entries = tuple(name for name, _, _ in entries)
@@ -135,19 +150,20 @@ class _Parser(DeclarationReader):
                 self.declare(variable.name, variable, variable.line)
                 if self.token.text != ")":
                     self.expect(",")
+                    self.refuse(")")
         while self.token.kind == "directive":
             token = self.take()
             match token.text:
                 case ".maxntid":
-                    function.maximum_threads = self._extent()
+                    function.maximum_threads = self._extent(token)
                 case ".reqntid":
-                    function.required_threads = self._extent()
+                    function.required_threads = self._extent(token)
                 case ".reqnctapercluster":
-                    function.cluster = self._extent()
+                    function.cluster = self._extent(token)
                 case ".explicitcluster":
                     pass
                 case ".minnctapersm" | ".maxnctapersm" | ".maxnreg":
-                    self.kind("integer")
+                    self._positive(token)
                 case ".pragma":
                     self._pragma()
                 case other:
@@ -317,12 +333,16 @@ class _Parser(DeclarationReader):
             self._check_callee(name)
             pointer = None
         arguments: tuple[Operand, ...] = ()
+        has_prototype = False
         while self.accept(","):
             if pointer is not None and self.token.kind == "word":
                 self.take()  # prototype, or list of targets: the functions themselves say it
+                has_prototype = True
                 break
             self.expect("(")
             arguments = self._actuals()
+        if pointer is not None and not has_prototype:
+            raise PtxError(name.line, f"a call through {name.text} needs a prototype behind it")
         return CallOperand(name.text, results, arguments, pointer)
 
     def _check_callee(self, name: Token) -> None:
@@ -340,12 +360,18 @@ class _Parser(DeclarationReader):
                 self.expect(",")
         return tuple(found)
 
-    def _extent(self) -> tuple[int, int, int]:
-        sizes = [int(self.kind("integer").text)]
-        while self.accept(","):
-            sizes.append(int(self.kind("integer").text))
+    def _extent(self, directive: Token) -> tuple[int, int, int]:
+        sizes = [self._positive(directive)]
+        while len(sizes) < 3 and self.accept(","):
+            sizes.append(self._positive(directive))
         x, y, z = [*sizes, 1, 1][:3]
         return x, y, z
+
+    def _positive(self, directive: Token) -> int:
+        number = self.integer()
+        if not 0 < number < 2**32:
+            raise PtxError(directive.line, f"{directive.text} takes positive numbers of 32 bits")
+        return number
 
     def _pragma(self) -> None:
         self.kind("string")
@@ -356,7 +382,8 @@ class _Parser(DeclarationReader):
     # -- Declarations -----------------------------------------------------------------------------
 
     def _memory(self, space: str) -> Variable:
-        variable = self.variable(space)
+        variable = self.variable(space, external=self._external)
+        self._external = False
         self.declare(variable.name, variable, variable.line)
         self.expect(";")
         return variable
@@ -382,12 +409,17 @@ class _Parser(DeclarationReader):
         return register
 
     def _registers(self, function: Function) -> None:
+        vector = {".v2": _COMPONENTS[:2], ".v4": _COMPONENTS}.get(self.token.text)
+        if vector is not None:
+            self.take()
         scalar = self.register_type()
+        if vector is not None and (scalar.kind == "p" or len(vector) * scalar.bits > 128):
+            raise PtxError(self.token.line, f"no vector of {len(vector)} .{scalar.name}")
         while True:
             name = self.kind("word")
             names = [name.text]
             if self.accept("<"):
-                count = self.constant()
+                count = self.integer()
                 if len(function.registers) + count > _MOST_REGISTERS:
                     raise PtxError(
                         name.line,
@@ -397,10 +429,29 @@ class _Parser(DeclarationReader):
                 names = [f"{name.text}{i}" for i in range(count)]
                 self.expect(">")
             for each in names:
-                self._register(function, each, scalar, name.line)
+                if vector is None:
+                    self._register(function, each, scalar, name.line)
+                else:
+                    self._vector(function, each, scalar, vector, name.line)
             if not self.accept(","):
                 break
         self.expect(";")
+
+    def _vector(
+        self,
+        function: Function,
+        name: str,
+        scalar: ScalarType,
+        components: tuple[tuple[str, str], ...],
+        line: int,
+    ) -> None:
+        """A ``.reg .v4``: a name for its registers together, and two for each of them."""
+        elements = []
+        for one, other in components:
+            register = self._register(function, f"{name}.{one}", scalar, line)
+            elements.append(RegisterOperand(register))
+            self.declare(f"{name}.{other}", elements[-1], line)
+        self.declare(name, VectorOperand(tuple(elements)), line)
 
     # -- Statements -------------------------------------------------------------------------------
 
@@ -446,10 +497,13 @@ class _Parser(DeclarationReader):
                 self._registers(function)
             case ".shared":
                 function.shared.append(self._memory(".shared"))
+            case ".global" | ".const":
+                into = function.module_memory if token.text == ".global" else function.constant
+                into.append(self._memory(token.text))
             case ".local" | ".param":
                 function.local.append(self._memory(".local"))
             case ".extern":
-                pass
+                self._external = True
             case ".loc":
                 while self.token.kind == "integer":
                     self.take()
@@ -479,7 +533,7 @@ class _Parser(DeclarationReader):
         else:
             operands = self.operands()
         self.end()
-        carries = word in ("addc", "subc", "madc") or ".cc." in opcode.text
+        carries = word in ("addc", "subc", "madc") or ".cc" in opcode.text
         if carries and function.carry is None:
             function.carry = Register("CC.CF", TYPES["pred"], len(function.registers))
             function.registers.append(function.carry)
@@ -516,7 +570,7 @@ _REGISTER = frozenset((RegisterOperand,))
 
 
 def _all_registers(
-    found: tuple[RegisterOperand | Variable | None, ...],
+    found: tuple[RegisterOperand | Variable | VectorOperand | None, ...],
 ) -> TypeGuard[tuple[RegisterOperand, ...]]:
     """Whether these meanings of names are nothing but registers."""
     return _REGISTER.issuperset(map(type, found))

@@ -92,7 +92,7 @@ def statement(line: str) -> Statement | None:
     if len(found) < opcode + 2 or found[opcode].kind != "word" or found[opcode + 1].text == ":":
         return None
     text = found[opcode].text
-    if text.split(".")[0] in _NOT_PLAIN or ".cc." in text or not _is_balanced(found):
+    if text.split(".")[0] in _NOT_PLAIN or ".cc" in text or not _is_balanced(found):
         return None
     words = [token.text for token in found[:opcode] + found[opcode + 1 :] if token.kind == "word"]
     names = tuple(dict.fromkeys(word for word in words if word not in _RESERVED))

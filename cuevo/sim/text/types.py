@@ -17,7 +17,9 @@ class ScalarType:
     name: str
     bits: int
     kind: str
-    """One of ``b`` (untyped bits), ``u``, ``s``, ``f`` and ``p`` (predicate)."""
+    """One of ``b`` (untyped bits), ``u``, ``s``, ``f``, ``p`` (predicate) and ``h`` (formats whose
+    registers are of untyped bits).
+    """
     dtype: AnyDType
     """NumPy type that registers are viewed as to compute in this type; packed types have no finer
     view than bits.
@@ -29,9 +31,7 @@ class ScalarType:
 
         Sizes must be equal; untyped agrees with all, the two integer kinds with each other.
         """
-        return self.bits == register.bits and (
-            (self.kind == register.kind) or self._mixes_with(register)
-        )
+        return self.bits == register.bits and (self is register or self._mixes_with(register))
 
     def widens_to(self, register: "ScalarType") -> bool:
         """Whether an operand that may be wider than its type may be the wider `register`.
@@ -39,11 +39,13 @@ class ScalarType:
         An integer gets longer by its sign or by zeros, a pattern by zeros; a number of one
         floating-point type is none of another.
         """
-        return self.bits < register.bits and self._mixes_with(register)
+        return self.kind != "h" and self.bits < register.bits and self._mixes_with(register)
 
     def _mixes_with(self, register: "ScalarType") -> bool:
         kinds = {self.kind, register.kind}
-        return "p" not in kinds and ("b" in kinds or kinds <= {"u", "s"})
+        if "p" in kinds:
+            return False
+        return "b" in kinds or (self.kind in "us" and register.kind in "ush")
 
 
 def _types() -> dict[str, ScalarType]:
@@ -55,9 +57,11 @@ def _types() -> dict[str, ScalarType]:
     # 16 bytes travel as a complex number, with which nothing is computed.
     table.append(ScalarType("b128", 128, "b", np.dtype(np.complex128)))
     table.append(ScalarType("f16", 16, "f", np.dtype(np.float16)))
-    table.append(ScalarType("bf16", 16, "b", np.dtype(ml_dtypes.bfloat16)))
-    table.append(ScalarType("f16x2", 32, "b", np.dtype(np.uint32)))
-    table.append(ScalarType("bf16x2", 32, "b", np.dtype(np.uint32)))
+    table.append(ScalarType("bf16", 16, "h", np.dtype(ml_dtypes.bfloat16)))
+    for packed in ("e4m3x2", "e5m2x2"):
+        table.append(ScalarType(packed, 16, "h", np.dtype(np.uint16)))
+    for packed in ("f16x2", "bf16x2", "u16x2", "s16x2", "tf32"):
+        table.append(ScalarType(packed, 32, "h", np.dtype(np.uint32)))
     table.append(ScalarType("f32", 32, "f", np.dtype(np.float32)))
     table.append(ScalarType("f64", 64, "f", np.dtype(np.float64)))
     return {scalar.name: scalar for scalar in table}
@@ -65,5 +69,7 @@ def _types() -> dict[str, ScalarType]:
 
 TYPES = _types()
 
-REGISTER_TYPES = frozenset(TYPES) - {"bf16", "bf16x2"}
+REGISTER_TYPES = frozenset(
+    name for name, scalar in TYPES.items() if scalar.kind != "h" or name == "f16x2"
+)
 """Types that ``.reg`` may declare."""

@@ -113,8 +113,9 @@ LOADS = {
     ),
     "no multiple of 16 bytes": load(
         f"""
+        .reg .b32 bytes; mov.u32 bytes, <<1024 => 1000>>;
         @lead {EXPECT}
-        @lead {LOAD} [tile], [p], <<1024 => 1000>>, [m]; // here
+        @lead {LOAD} [tile], [p], bytes, [m]; // here
         {WAIT}
         """,
         "a bulk copy has a multiple of 16 bytes, and some",

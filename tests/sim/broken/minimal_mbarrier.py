@@ -269,7 +269,11 @@ OBJECTS = {
         "there is no mbarrier",
     ),
     "no parity": kernel(
-        "mbarrier.test_wait.parity.shared.b64 done, [m], <<1 => 2>>; // here", "a parity is 0 or 1"
+        """
+        .reg .b32 parity; mov.u32 parity, <<1 => 2>>;
+        mbarrier.test_wait.parity.shared.b64 done, [m], parity; // here
+        """,
+        "a parity is 0 or 1",
     ),
     "no state": kernel(
         """

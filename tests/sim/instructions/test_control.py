@@ -163,8 +163,9 @@ def test_exited_warps_are_not_waited_for(run_kernel: Any) -> None:
         ),
         ("bar.sync 0, 96; ret;", "deadlock"),
         ("setp.lt.u32 c, t, 5; @c bar.sync 0; ret;", "only 5 of the 32 running lanes"),
-        ("bar.sync 16; ret;", "barriers 0 to 15 only"),
-        ("bar.sync 0, 40; ret;", "multiple of 32"),
+        ("bar.sync 16; ret;", "numbers from 0 to 15, not 16"),
+        ("bar.sync 0, 40; ret;", "multiples of 32"),
+        ("add.u32 t, t, 16; bar.sync t; ret;", "barriers 0 to 15 only|name different"),
         ("bar.sync t; ret;", "name different barriers"),
         (
             "setp.lt.u32 c, t, 5; @c bra.uni OUT; OUT: ret;",

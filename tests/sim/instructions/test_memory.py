@@ -175,12 +175,19 @@ def test_cache_policies_are_hints(run_kernel: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (f"{POLICY}, 0f00000000;", "a fraction of cache lines that is not above 0 and at most 1"),
-        (f"{POLICY}, 0f3F800001;", "a fraction of cache lines that is not above 0 and at most 1"),
+        (
+            f"mov.b32 x, 0f00000000; {POLICY}, x;",
+            "a fraction of cache lines that is not above 0 and at most 1",
+        ),
+        (
+            f"mov.b32 x, 0f3F800001; {POLICY}, x;",
+            "a fraction of cache lines that is not above 0 and at most 1",
+        ),
         (
             "mov.b64 policy, 1; st.global.L2::cache_hint.u32 [q], 1, policy;",
             "a cache policy that no createpolicy has made",
         ),
+        (f"{POLICY}, 2.0;", "is above 0 and at most 1, not 2.0"),
         ("st.global.L2::cache_hint.u32 [q], 1;", "takes 3 operands, not 2"),
         ("ld.global.u32 x, [p], policy;", "takes 2 operands, not 3"),
     ],

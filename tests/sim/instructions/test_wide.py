@@ -59,8 +59,8 @@ def test_moves(wide: Wide, rows: Any) -> None:
 
 
 def test_constants(wide: Wide) -> None:
-    out = wide(f"mov.b128 v, -3; @odd mov.b128 v, {2**100 + 5}; {STORE}")
-    assert out[0].tolist() == [2**64 - 3, 2**64 - 1] and out[1].tolist() == [5, 2**36]
+    out = wide("mov.b128 v, -3; @odd mov.b128 v, 5; " + STORE)
+    assert out[0].tolist() == [2**64 - 3, 2**64 - 1] and out[1].tolist() == [5, 0]
 
 
 def test_guarded_moves(wide: Wide, rows: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_swap_compares_bits(run_kernel: Any) -> None:
         ("mov.b128 v, {lo, hi, lo};", "mov.b128 does not pack 3 elements"),
         ("mov.b128 v, {x, n};", "x is declared .b32; mov.b128 needs .b64 here"),
         ("ld.global.b32 x, [v];", "v is no 64-bit address"),
-        ("ld.shared.b32 x, [v];", "v is no address: it has 128 bits"),
+        ("ld.shared.b32 x, [v];", r"v is no address: it is \.b128"),
     ],
 )
 def test_what_is_refused(wide: Wide, body: str, message: str) -> None:

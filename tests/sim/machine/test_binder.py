@@ -55,7 +55,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("opcode", "types"), CASES)
+OF_ALL_CONSTANTS = [
+    # Packed halves take none, and bfe none that is negative.
+    case
+    for case in CASES
+    if "x2" not in str(case.values[0]).rsplit(".")[-1] and "bfe" not in str(case.values[0])
+]
+
+
+@pytest.mark.parametrize(("opcode", "types"), OF_ALL_CONSTANTS)
 def test_constants_equal_registers(
     run_elementwise: Any, opcode: str, types: tuple[str, ...]
 ) -> None:
@@ -129,10 +137,11 @@ def test_guarded_instructions_take_constants(run_elementwise: Any) -> None:
         (".reg .pred p; add.u32 d, a, p;", r"p is declared \.pred"),
         (".reg .pred p; selp.b32 d, a, !p, p;", "!p cannot stand here|declared .pred"),
         ("selp.b32 d, a, a, a;", "a is declared"),
-        ("selp.b32 d, a, a, 1;", "needs a predicate here"),
-        ("add.f32 d, a, %tid.x;", "%tid.x is a 32-bit integer"),
+        ("selp.b32 d, a, a, 1.0;", "needs a predicate here"),
+        ("add.f32 d, a, %tid.x;", "add does not take %tid.x; a mov does"),
+        ("mov.f32 d, %tid.x;", "%tid.x is a 32-bit integer"),
         ("ld.global.b32 d, [d1];", "unknown symbol"),
-        (".reg .b16 h; ld.shared.b32 d, [h];", "h is no address: it has 16 bits"),
+        (".reg .b16 h; ld.shared.b32 d, [h];", "h is no address: it is \\.b16"),
         ("lop3.b32 d, a, a, a, a;", "needs a constant here"),
         ("lop3.b32 d, a, a, a, 256;", "is a byte, not 256"),
     ],

@@ -104,12 +104,12 @@ def test_operands() -> None:
 def test_addresses_and_pairs() -> None:
     k = function(
         ".reg .b64 a; .reg .pred p, q; .shared .b8 s[64];"
-        "f [a], [a+16], [a+-8], [a-8], [s+4*3+1], [64], p|q, p|_;"
+        "f [a], [a+16], [a+-8], [a+4<<1], [s+4*3+1], [64], p|q, p|_;"
     )
     *addresses, pair, half = k.instructions[0].operands
     found = [(type(x.base).__name__, x.offset) for x in addresses if isinstance(x, AddressOperand)]
     register, symbol = "RegisterOperand", "SymbolOperand"
-    expected = [(register, 0), (register, 16), (register, -8), (register, -8), (symbol, 13)]
+    expected = [(register, 0), (register, 16), (register, -8), (register, 8), (symbol, 13)]
     assert found == [*expected, ("NoneType", 64)]
     assert isinstance(pair, PairOperand) and isinstance(half, PairOperand)
     assert half.second == SinkOperand()
@@ -120,6 +120,8 @@ def test_addresses_and_pairs() -> None:
     [
         *[("1+2*3", 7), ("(1+2)*3", 9), ("-7/2", -3), ("-7 % 3", -1), ("~0", -1), ("017", 15)],
         *[("0b11", 3), ("1<<3>>1", 4), ("6&3^1", 3), ("-(2-5)", 3), ("0xFFU", 255)],
+        *[("!0", 1), ("!3 || 2", 1), ("1 && 0", 0), ("6 | 1", 7), ("2 < 1 ? 5 : 6 >= 6", 1)],
+        *[("3 == 3", 1), ("3 != 3", 0), ("0x4000000000000000 * 4", 0), ("WARP_SZ / 2", 16)],
     ],
 )
 def test_constant_expressions(text: str, value: int) -> None:
