@@ -1,26 +1,24 @@
 """Texts that nobody would write: damaged ones, and kernels of random instructions. The executor
 comes to an end with all of them, and refuses them with its own error.
-
-A launch with another geometry than the text allows is a ValueError, as for any text.
 """
 
 import random
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from sim.broken.originals import Launch, original
+from sim.broken.originals import original
+from sim.damages import LITTLE, WORD, damaged
 from sim.instructions.statements import DECLARATIONS, WIDE, statement
 from sim.instructions.test_table_assembled import sample
 
 from cuevo.arrays import view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.errors import SimulatorError
-from cuevo.sim import Budget, SimExecutor
+from cuevo.sim import SimExecutor
 from cuevo.sim.instructions.table import forms
-from cuevo.sim.run import budget, executor
+from cuevo.sim.run import budget
 
 pytestmark = pytest.mark.kernel
 
@@ -28,81 +26,16 @@ pytestmark = pytest.mark.kernel
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not end is found at once."""
-    monkeypatch.setattr(budget, "DEFAULT", Budget(instructions=8000))
-
-
-def of_launch(error: ValueError) -> bool:
-    """Whether it is about the geometry of a launch."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename == executor.__file__
+    monkeypatch.setattr(budget, "DEFAULT", LITTLE)
 
 
 # -- Damaged texts ---------------------------------------------------------------------------------
 
-WORD = re.compile(r"[A-Za-z_%.$][\w.:]*|\d+|\S")
-NUMBERS = ["0", "1", "-1", "3", "65536", "0x7fffffff", "4294967295", "9" * 20, "1e9", "0f7fc00000"]
-CHARACTERS = [*map(chr, range(32, 127)), "\n", "\0", "é", "\u2028"]
 
-
-def damaged(rng: random.Random, text: str) -> str:
-    """`text` with one to four things changed: bytes, words, numbers, lines, its end."""
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        lines = text.split("\n")
-        one, other = (rng.randrange(len(lines)) for _ in range(2))
-        at = rng.randrange(len(text))
-        match rng.randrange(8):
-            case 0:
-                text = text[:at] + rng.choice(CHARACTERS) + text[at + 1 :]
-            case 1:
-                text = text[:at] + text[at + rng.randrange(1, 30) :]
-            case 2 | 3:
-                words = list(WORD.finditer(text))
-                word, by = rng.choice(words), rng.choice(words).group()
-                text = text[: word.start()] + by + text[word.end() :]
-            case 4:
-                number = rng.choice(list(re.finditer(r"\d+", text)))
-                text = text[: number.start()] + rng.choice(NUMBERS) + text[number.end() :]
-            case 5:
-                lines.insert(one, lines[other])
-                text = "\n".join(lines)
-            case 6:
-                lines[one], lines[other] = lines[other], lines[one]
-                text = "\n".join(lines)
-            case _:
-                del lines[one : one + rng.choice((1, 1, len(lines)))]
-                text = "\n".join(lines) or "{"
-    return text
-
-
-SMALL = ("attention_delta_sm70", "key_bias_sm70", "partial_sums_sm70")
-
-
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(480))
 def test_damaged_texts(seed: int) -> None:
-    rng = random.Random(seed)
-    backward = original("backward")
-    run_damaged(rng, backward.launches[backward.find(rng.choice(SMALL))], "sm_80")
-
-
-def run_damaged(rng: random.Random, launch: Launch, arch: str) -> None:
-    kernel = replace(launch.kernel, text=damaged(rng, launch.kernel.text))
-    try:
-        launch.run(SimExecutor(arch).load(kernel))
-    except SimulatorError:
-        pass
-    except ValueError as error:
-        assert of_launch(error)
-
-
-ASYNCHRONOUS = ("gemm_sm90a", "gemm_sm90a, columns")
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_damaged_texts_with_mbarriers(seed: int) -> None:
-    rng = random.Random(seed)
-    run_damaged(rng, original(rng.choice(ASYNCHRONOUS)).launches[0], "sm_90a")
+    """More of them: python tools/damage_texts.py."""
+    damaged(random.Random(seed)).run()
 
 
 @pytest.mark.parametrize("seed", range(100))

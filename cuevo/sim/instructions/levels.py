@@ -55,7 +55,45 @@ def level(text: str) -> Level:
     return Level(version, int(number) if number else ANY.number, special or "")
 
 
+FLOOR = Level((6, 0), 70)
+"""The lowest level that the table of forms tells apart: the assembler goes no lower."""
+
+_BELOW_FLOOR = (
+    (70, r"(atom|red|ld|st)\..*(relaxed|acquire|release|acq_rel|weak)|fence|match|nanosleep|w?mma"),
+    (70, r"(atom|red)\..*\b(cas\.b16|b?f16)\b|atom.*b128|bmsk|szext|.*\bL[12]::"),
+    (61, r"dp[24]a"),
+    (60, r"(atom|red)\..*(f64|f16x2|\.cta|\.sys)"),
+    (53, r"(add|sub|mul|fma|neg|abs|setp?|min|max|ex2|tanh)\.(.*\.)?b?f16"),
+    (50, r"lop3"),
+    (35, r"ld\..*\bnc\b"),
+    (32, r"shf|atom.*64"),
+    (30, r"(?!bar\.sync).*\.sync|barrier|activemask|fns|brx|call"),
+)
+"""First architectures of what the table has for its floor, by how an opcode begins; the others have
+been there from sm_20 on (PTX ISA, target ISA notes).
+"""
+_SINCE_6_0 = re.compile(
+    r"(?!bar\.sync).*\.sync|barrier|activemask|match|fence|.*\.(relaxed|acquire|release)"
+)
+
+
+def below_floor(opcode: str, needed: Level, kernel: Level) -> str:
+    """The same as `Level.refusal` for a kernel below the floor, of which the table knows nothing
+    but what is higher.
+    """
+    floor = Level(kernel.version, FLOOR.number)
+    if needed.special or needed.number > FLOOR.number:
+        return needed.refusal(kernel)
+    if needed.version > FLOOR.version or _SINCE_6_0.match(opcode):
+        floor = Level(needed.version, FLOOR.number)
+    first = next((number for number, begin in _BELOW_FLOOR if re.match(begin, opcode)), 20)
+    return Level(floor.version, first).refusal(kernel)
+
+
 FIRST_VERSIONS = {
+    "sm_20": (2, 0), "sm_21": (2, 0), "sm_30": (3, 0), "sm_32": (4, 0), "sm_35": (3, 1),
+    "sm_37": (4, 1), "sm_50": (4, 0), "sm_52": (4, 1), "sm_53": (4, 2), "sm_60": (5, 0),
+    "sm_61": (5, 0), "sm_62": (5, 0),
     "sm_70": (6, 0), "sm_72": (6, 1), "sm_75": (6, 3), "sm_80": (7, 0), "sm_86": (7, 1),
     "sm_87": (7, 4), "sm_88": (9, 0), "sm_89": (7, 8), "sm_90": (7, 8), "sm_90a": (8, 0),
     "sm_100": (8, 6), "sm_100a": (8, 6), "sm_100f": (8, 8), "sm_103": (8, 8), "sm_103a": (8, 8),

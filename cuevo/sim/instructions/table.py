@@ -44,7 +44,7 @@ from pathlib import Path
 
 from cuevo.sim.aliases import Step
 from cuevo.sim.faults import PtxError
-from cuevo.sim.instructions.levels import ANY, Level, level
+from cuevo.sim.instructions.levels import ANY, FLOOR, Level, below_floor, level
 from cuevo.sim.instructions.order import arranged
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.text.syntax import Instruction, VectorOperand
@@ -173,7 +173,9 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
     if len(fitting) > 1:
         fitting = [each for each in fitting if each[0].fits(instruction, each[1])] or fitting
     form, modifiers, needed = min(fitting, key=lambda each: each[2])
-    if message := needed.refusal(kernel):
+    is_low = kernel.number < FLOOR.number or kernel.version < FLOOR.version
+    message = below_floor(opcode, needed, kernel) if is_low else needed.refusal(kernel)
+    if message:
         raise PtxError(instruction.line, f"{opcode} needs {message}")
     return form, modifiers
 

@@ -2,7 +2,7 @@
 unwritten.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -75,7 +75,7 @@ class Program:
         self.arch = arch
         self.level = level
         self.checks = checks
-        self._bits = [1 << slot for slot in range(len(function.registers))]
+        self._bits = _Bits()
         self.operations = [
             self._operation(_with_ordered_modifiers(each)) for each in function.instructions
         ]
@@ -147,9 +147,10 @@ class Program:
         return Machine(self.function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
 
     def _operation(self, instruction: Instruction) -> Operation:
-        effects, bits = self._effects(instruction), self._bits
+        effects = self._effects(instruction)
+        bits: Mapping[int, int] | Sequence[int] = self._bits
         if instruction.pattern is not None:
-            bits = [bits[each.register.slot] for each in instruction.registers]
+            bits = [self._bits[each.register.slot] for each in instruction.registers]
         form, modifiers, reads, writes, conditional, keeps = effects
         made = Operation(instruction, form, modifiers, _union(reads, bits), _union(writes, bits))
         if conditional or keeps:
@@ -274,7 +275,15 @@ def _with_ordered_modifiers(instruction: Instruction) -> Instruction:
     return instruction if opcode == instruction.opcode else instruction._replace(opcode=opcode)
 
 
-def _union(members: Sequence[int], bits: Sequence[int]) -> int:
+class _Bits(dict[int, int]):
+    """The set of one slot, for each slot that is asked for: most of a million may never be."""
+
+    def __missing__(self, slot: int) -> int:
+        self[slot] = bit = 1 << slot
+        return bit
+
+
+def _union(members: Sequence[int], bits: Mapping[int, int] | Sequence[int]) -> int:
     """The set of those of `bits` that are at the indices `members`, each once."""
     return sum([bits[each] for each in members]) if members else 0
 

@@ -50,7 +50,8 @@ def tokens(text: str) -> list[Token]:
             line += match[kind].count("\n")
         elif kind == "unknown":
             position = match.start(kind)
-            raise PtxError(line, f"cannot read {text[position : position + 12].split()[0]!r}")
+            word, *_ = text[position : position + 12].split() or [text[position]]
+            raise PtxError(line, f"cannot read {word!r}")
         elif kind != "blank":
             found.append(new(Token, (kind, match[kind], line)))  # half the time of Token(...)
     found.append(Token("end", "end of text", line))

@@ -9,6 +9,8 @@ import pytest
 from sim.instructions.statements import chosen
 from sim.instructions.test_table_assembled import sample
 
+from cuevo.errors import SimulatorError
+from cuevo.sim import SimExecutor
 from cuevo.sim.faults import PtxError
 from cuevo.sim.instructions import table
 from cuevo.sim.instructions.levels import ANY, FIRST_VERSIONS, Level, declared, level, loadable
@@ -198,7 +200,7 @@ def test_levels_that_texts_declare() -> None:
     for version, target, message in (
         ("6.9", "sm_80", "needs .version 7.0; this is 6.9"),
         ("", "sm_80", "must begin with .version"),
-        ("7.0", "sm_35", "does not support the .target 'sm_35'"),
+        ("7.0", "sm_13", "does not support the .target 'sm_13'"),
     ):
         with pytest.raises(ValueError, match=message):
             declared(version, target)
@@ -220,3 +222,27 @@ def test_levels_that_texts_declare() -> None:
 )
 def test_which_devices_take_a_target(target: str, arch: str, fits: bool) -> None:
     assert loadable(declared("9.0", target), arch) is fits
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "body", "complaint"),
+    [
+        ("5.0", "sm_60", "ld.global.b32 x, [p]; bar.sync 0; st.global.b32 [p], x;", ""),
+        ("4.3", "sm_50", "lop3.b32 x, x, x, x, 3; cvt.rn.f16.f32 h, f;", ""),
+        ("8.0", "sm_52", "shfl.sync.bfly.b32 x, x, 1, 31, -1;", ""),
+        ("5.0", "sm_52", "shfl.sync.bfly.b32 x, x, 1, 31, -1;", "needs PTX ISA 6.0 or later"),
+        ("8.0", "sm_52", "fma.rn.f16 h, h, h, h;", "needs sm_53 or later; the target is sm_52"),
+        ("8.0", "sm_60", "ld.relaxed.gpu.global.b32 x, [p];", "needs sm_70 or later"),
+        ("8.0", "sm_61", "cp.async.wait_all;", "needs sm_80 or later; the target is sm_61"),
+        ("8.0", "sm_60", "dp4a.u32.u32 x, x, x, x;", "needs sm_61 or later"),
+        ("4.0", "sm_60", "ret;", "target sm_60 needs .version 5.0; this is 4.0"),
+    ],
+)
+def test_targets_below_the_table(version: str, target: str, body: str, complaint: str) -> None:
+    text = f".version {version}\n.target {target}\n.address_size 64\n.visible .entry k() {{"
+    text += f".reg .b32 x; .reg .b64 p; .reg .b16 h; .reg .f32 f; {body} ret; }}"
+    if not complaint:
+        SimExecutor("sm_80").load_text("k", text)
+        return
+    with pytest.raises(SimulatorError, match=complaint):
+        SimExecutor("sm_80").load_text("k", text)
