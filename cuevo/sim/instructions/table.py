@@ -1,6 +1,6 @@
 """The table of instruction forms: what the executor knows, and since when PTX has it.
 
-``forms.txt`` is the table, with ``forms_asynchronous.txt``, in the notation of the PTX ISA's syntax
+``forms.txt`` is the table, with two more ``forms_*.txt``, in the notation of the PTX ISA's syntax
 lines. A row states a form:
 
     fma.rn{.ftz}{.relu@7.0:80}<type:.f16|.f16x2>    d, a, b, c    4.2:53
@@ -59,7 +59,7 @@ _OPERAND = re.compile(
 )
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)/(\d+)")
 
-FILES = ("forms.txt", "forms_asynchronous.txt")
+FILES = ("forms.txt", "forms_asynchronous.txt", "forms_wmma.txt")
 """The table; names of the first are those of both."""
 
 

@@ -1,0 +1,257 @@
+"""wmma: matrices that a warp loads, multiplies and stores as a whole.
+
+Which lane has which element is left open by the PTX ISA. Here lane l has n elements of a matrix one
+after the other, from element l n on, counted along its rows; of f16, where A and B have twice as
+many places as elements, it has them twice.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
+from cuevo.sim.arithmetic import float64
+from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
+from cuevo.sim.faults import Fault
+from cuevo.sim.instructions import access
+from cuevo.sim.instructions.matrix import whole_warps
+from cuevo.sim.instructions.table import Modifiers
+from cuevo.sim.machine.binder import Binder
+from cuevo.sim.memory.global_memory import unit_dtype
+from cuevo.sim.memory.spaces import FIRST, WINDOWS
+from cuevo.sim.text.syntax import Operand, VectorOperand
+from cuevo.sim.text.types import TYPES, ScalarType
+
+_LANES = 32
+_ALIGNED = 32
+"""Bytes that the address of a matrix is a multiple of; that of its rows is one of half of it."""
+_PATTERNS: dict[str, AnyDType] = {
+    **dict.fromkeys(("f16", "bf16"), np.dtype(np.uint16)),
+    "tf32": np.dtype(np.uint32),
+    "s8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "s32": np.dtype(np.int32),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+}
+_INTEGERS = np.iinfo(np.int32)
+
+
+def _extents(m: Modifiers, matrix: str) -> tuple[int, int]:
+    """Rows and columns of the matrix a, b, or c."""
+    found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", m["shape"])
+    assert found is not None
+    rows, columns, depth = map(int, found.groups())
+    return {"a": (rows, depth), "b": (depth, columns)}.get(matrix, (rows, columns))
+
+
+def _register_type(name: str) -> ScalarType:
+    return TYPES[name if name in ("f32", "f64", "s32") else "b32"]
+
+
+def _operands(b: Binder, index: int) -> tuple[Operand, ...]:
+    operand = b.operand(index)
+    return operand.elements if isinstance(operand, VectorOperand) else (operand,)
+
+
+def _matrix(registers: Sequence[AnyArray], shape: tuple[int, int], dtype: AnyDType) -> AnyArray:
+    """The matrix (rows, columns, warps) that registers, (32, warps) each, hold."""
+    # (warps, lanes, elements of a lane)
+    held = np.ascontiguousarray(np.stack(registers, axis=-1).transpose(1, 0, 2)).view(dtype)
+    each = shape[0] * shape[1] // _LANES
+    return np.ascontiguousarray(held[..., :each].reshape(-1, *shape).transpose(1, 2, 0))
+
+
+def _lanes(matrix: AnyArray) -> AnyArray:
+    """The elements of each lane, (elements, 32, warps), of a matrix (rows, columns, warps)."""
+    warps = matrix.shape[2]
+    return matrix.reshape(_LANES, -1, warps).transpose(1, 0, 2)
+
+
+def _fill(destinations: Sequence[AnyArray], elements: AnyArray, mask: Mask) -> None:
+    """Put elements (elements, 32, warps) into registers, as often as these have places."""
+    each = destinations[0].itemsize // elements.itemsize
+    where = True if mask is None else mask
+    for index, d in enumerate(destinations):
+        held = [elements[(index * each + part) % len(elements)] for part in range(each)]
+        bits = np.ascontiguousarray(np.stack(held, axis=-1)).view(d.dtype)[..., 0]
+        np.copyto(d, bits, where=where)
+
+
+def _distances(m: Modifiers, matrix: str, size: int) -> Callable[[AnyArray], list[AnyArray]]:
+    """Offsets in bytes of a lane's elements, (32, warps) each, by the stride in elements."""
+    shape = _extents(m, matrix)
+    place = np.arange(shape[0] * shape[1]).reshape(_LANES, -1).T[..., None]
+    rows, columns = place // shape[1], place % shape[1]
+    outer, inner = (rows, columns) if m["layout"] == "row" else (columns, rows)
+    return lambda stride: [(o * stride + i) * size for o, i in zip(outer, inner, strict=True)]
+
+
+class _Memory:
+    """A matrix in memory: the address of its first element and the stride of its rows or columns,
+    which are the same for all lanes of a warp.
+    """
+
+    def __init__(self, b: Binder, m: Modifiers, index: int, matrix: str, last: int) -> None:
+        self._machine, self._space = b.machine, m["space"].split("::")[0]
+        if self._space == "shared":
+            self._address = b.address(b.operand(index), ".shared")
+        else:
+            self._address = access.wide_address(b, index, self._space and ".global")
+        self._size = _PATTERNS[m["type"]].itemsize
+        self._distances = _distances(m, matrix, self._size)
+        rows, columns = _extents(m, matrix)
+        packed = np.full(b.machine.shape, columns if m["layout"] == "row" else rows, np.uint32)
+        has_stride = b.operands > last
+        self._stride = b.whole(b.operand(last), TYPES["u32"]) if has_stride else packed
+
+    def places(self, mask: Mask) -> list[AnyArray]:
+        """Addresses of the elements of each lane."""
+        begin, stride = self._address(), self._stride.astype(np.int64)
+        for values, name in ((begin, "addresses"), (stride, "strides")):
+            if (other := _unlike(values, mask)).any():
+                raise Fault(f"the lanes of a warp name different {name} of a matrix", other)
+        wrong = (begin % begin.dtype.type(_ALIGNED) != 0) | (
+            stride * self._size % (_ALIGNED // 2) != 0
+        )
+        if (lanes := wrong if mask is None else wrong & mask).any():
+            raise Fault(
+                f"a matrix begins at a multiple of {_ALIGNED} bytes, its rows or columns at "
+                f"multiples of {_ALIGNED // 2}",
+                lanes,
+            )
+        return [begin + each.astype(begin.dtype) for each in self._distances(stride)]
+
+    def load(self, at: AnyArray, mask: Mask) -> AnyArray:
+        memory, size = self._machine.global_memory, self._size
+        shared, own = self._shared(at, mask)
+        if shared is None:
+            return memory.load(at, size, mask)
+        found = np.zeros(self._machine.shape, unit_dtype(size))
+        rest = ~shared if mask is None else mask & ~shared
+        if rest.any():
+            np.copyto(found, memory.load(at, size, rest), where=rest)
+        indices = self._machine.shared.indices(own, size, shared)
+        np.copyto(found, self._machine.shared.load(indices, size, shared), where=shared)
+        return found
+
+    def store(self, at: AnyArray, values: AnyArray, mask: Mask) -> None:
+        memory, size = self._machine.global_memory, self._size
+        shared, own = self._shared(at, mask)
+        if shared is None:
+            memory.store(at, size, values, mask)
+            return
+        rest = ~shared if mask is None else mask & ~shared
+        if rest.any():
+            memory.store(at, size, values, rest)
+        indices = self._machine.shared.indices(own, size, shared)
+        self._machine.shared.store(indices, size, values, shared)
+
+    def _shared(self, at: AnyArray, mask: Mask) -> tuple[AnyArray | None, AnyArray]:
+        """Lanes whose address is in shared memory, None for none of them; addresses there."""
+        here = np.ones(self._machine.shape, np.bool_) if mask is None else mask
+        if self._space == "shared":
+            return here, at
+        lanes = here & (at >= np.uint64(FIRST))
+        if self._space == "global" or not lanes.any():
+            return None, at
+        return lanes, at - np.uint64(WINDOWS["shared"])
+
+
+def _unlike(values: AnyArray, mask: Mask) -> AnyArray:
+    """Lanes whose value is another than that of the first one that takes part."""
+    first = np.zeros((1, values.shape[1]), np.intp) if mask is None else mask.argmax(axis=0)[None]
+    differs: AnyArray = values != np.take_along_axis(values, first, axis=0)
+    return differs if mask is None else differs & mask
+
+
+def load(b: Binder, m: Modifiers) -> Step:
+    """``registers, [p]{, stride}``"""
+    scalar = _register_type(m["type"])
+    destinations = [b.destination(each, scalar) for each in _operands(b, 0)]
+    memory, machine = _Memory(b, m, 1, m["matrix"], 2), b.machine
+
+    def step(mask: Mask) -> None:
+        whole_warps(machine, mask)
+        loaded = [np.array(memory.load(at, mask)) for at in memory.places(mask)]
+        _fill(destinations, np.stack(loaded), mask)
+
+    return step
+
+
+def store(b: Binder, m: Modifiers) -> Step:
+    """``[p], registers{, stride}``"""
+    scalar, dtype = _register_type(m["type"]), _PATTERNS[m["type"]]
+    sources = [b.whole(each, scalar) for each in _operands(b, 1)]
+    memory, machine = _Memory(b, m, 0, "d", 2), b.machine
+    unit = unit_dtype(dtype.itemsize)
+
+    def step(mask: Mask) -> None:
+        whole_warps(machine, mask)
+        elements = _lanes(_matrix(sources, _extents(m, "d"), dtype))
+        for at, values in zip(memory.places(mask), elements, strict=True):
+            memory.store(at, np.ascontiguousarray(values).view(unit), mask)
+
+    return step
+
+
+def multiply(b: Binder, m: Modifiers) -> Step:
+    """``d, a, b, c``: added up as `mma` does, f64 by an fma for each product, in their order."""
+    types = {name: m.get(name) or "f16" for name in "abcd"}
+    registers = {
+        name: [b.whole(each, _register_type(types[name])) for each in _operands(b, index)]
+        for index, name in enumerate("abc", 1)
+    }
+    destinations = [b.destination(each, _register_type(types["d"])) for each in _operands(b, 0)]
+    product, machine = _product(b, m, types), b.machine
+
+    def step(mask: Mask) -> None:
+        warps = whole_warps(machine, mask)
+        given = []
+        for name, held in registers.items():
+            taken = held if warps is None else [each.take(warps, axis=1) for each in held]
+            dtype = np.dtype(np.float16) if types[name] == "f16" else _PATTERNS[types[name]]
+            pattern = _PATTERNS[types[name]] if name in "ab" else dtype
+            given.append(_matrix(taken, _extents(m, name), pattern))
+        result = _lanes(product(*given))
+        whole = np.zeros((len(result), *machine.shape), result.dtype)
+        whole[..., slice(None) if warps is None else warps] = result
+        _fill(destinations, whole, mask)
+
+    return step
+
+
+def _product(
+    b: Binder, m: Modifiers, types: dict[str, str]
+) -> Callable[[AnyArray, AnyArray, AnyArray], AnyArray]:
+    if types["a"] in ("s8", "u8"):
+        return lambda left, right, c: _integer_product(left, right, c, bool(m.get("satfinite")))
+    if types["a"] == "f64":
+        mode = m.get("round") or "rn"
+        return lambda left, right, c: _double_product(left, right, c, mode)
+    dtype = OPERAND_TYPES[types["a"]]
+    arithmetic = block(b.arch, dtype)
+    into: AnyDType = np.dtype(np.float16 if types["c"] == types["d"] == "f16" else np.float32)
+    result: AnyDType = np.dtype(np.float16 if types["d"] == "f16" else np.float32)
+
+    def floats(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
+        found = multiply_accumulate(left, right, c.astype(into), dtype, arithmetic)
+        return np.ascontiguousarray(found.astype(result))
+
+    return floats
+
+
+def _integer_product(left: AnyArray, right: AnyArray, c: AnyArray, saturates: bool) -> AnyArray:
+    total = np.einsum("mkw,knw->mnw", left.astype(np.int64), right.astype(np.int64)) + c
+    if saturates:
+        np.clip(total, _INTEGERS.min, _INTEGERS.max, out=total)
+    return np.ascontiguousarray(total.astype(np.int32))
+
+
+def _double_product(left: AnyArray, right: AnyArray, c: AnyArray, mode: str) -> AnyArray:
+    total = c
+    for k in range(left.shape[1]):
+        x = np.broadcast_to(left[:, k, None], total.shape)
+        total = float64.fma(x, np.broadcast_to(right[k][None], total.shape), total, mode)
+    return np.ascontiguousarray(total)
