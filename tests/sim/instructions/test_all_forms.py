@@ -25,11 +25,11 @@ HOPPER = "sm_90a"
 def text(statements: list[str], target: str = NEWEST) -> str:
     start = [
         "mov.u32 n, %tid.x; cvt.rn.f32.u32 t, n; fma.rn.f32 t, t, 0f3C800000, 0f3E000000;",
-        *(f"cvt.u16.u32 h{i}, n; add.u16 h{i}, h{i}, {i + 1};" for i in range(24)),
-        *(f"add.u32 r{i}, n, {i + 1};" for i in range(24)),
-        *(f"cvt.u64.u32 d{i}, n; add.u64 d{i}, d{i}, {i + 1};" for i in range(24)),
-        *(f"mul.f32 f{i}, t, 0f3F400000; cvt.f64.f32 g{i}, t;" for i in range(24)),
-        *(f"mov.b128 x{i}, {{d{i}, d{i}}};" for i in range(24)),
+        *(f"cvt.u16.u32 h{i}, n; add.u16 h{i}, h{i}, {i + 1};" for i in range(20)),
+        *(f"add.u32 r{i}, n, {i + 1};" for i in range(32)),
+        *(f"cvt.u64.u32 d{i}, n; add.u64 d{i}, d{i}, {i + 1};" for i in range(20)),
+        *(f"mul.f32 f{i}, t, 0f3F400000; cvt.f64.f32 g{i}, t;" for i in range(20)),
+        *(f"mov.b128 x{i}, {{d{i}, d{i}}};" for i in range(20)),
         *(f"setp.gt.u32 p{i}, n, {i};" for i in range(10)),
     ]
     body = "\n".join([*start, *statements, "DONE: ret;"])
