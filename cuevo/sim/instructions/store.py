@@ -48,7 +48,10 @@ def param(b: Binder, m: Modifiers) -> Step:
     base = operand.base if isinstance(operand, AddressOperand) else None
     if not isinstance(base, SymbolOperand) or base.variable.space != ".local":
         raise b.refusal("st.param writes parameters of calls only: [parameter + offset]")
-    return local(b, m)
+    step = local(b, m)
+    # Compilers pass on structs that have nothing in them.
+    b.conditional.update(b.reads)
+    return step
 
 
 def generic(b: Binder, m: Modifiers) -> Step:

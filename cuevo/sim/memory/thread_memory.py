@@ -17,6 +17,22 @@ FIRST = 64
 MOST_STACK = 1 << 15
 """Bytes of a thread's stack; a GPU's has some kilobyte, unless it is told otherwise."""
 
+_STACK_NAMES = "__local_depot"
+"""Begin of the names of stacks that compilers make. They copy structs with their padding and put
+bit-fields into words that nobody has written, so that such memory is read before it is written.
+"""
+_STALE = 0xA5
+"""What every byte of a stack has at first: no number that is right by chance."""
+
+
+def _stacks(variables: Sequence[Variable], places: Sequence[int]) -> list[tuple[int, int]]:
+    """Places and sizes of those variables that are stacks of a compiler."""
+    return [
+        (place, each.size or 0)
+        for place, each in zip(places, variables, strict=True)
+        if each.name.startswith(_STACK_NAMES)
+    ]
+
 
 def _rounded(size: int) -> int:
     return -(-size // 16) * 16
@@ -55,6 +71,8 @@ class LocalMemory:
         self._data = np.zeros(max(threads * self._stride, 16), np.uint8)
         self._written = np.zeros_like(self._data)
         self._base = (np.arange(threads) * self._stride).reshape(shape)
+        self._stacks = _stacks(variables, [self.addresses[id(each)] for each in variables])
+        self._stacks_of: dict[str, list[tuple[int, int]]] = {}
         self._top: AnyArray = np.zeros(shape, np.uint64)
         self._offsets: dict[str, tuple[list[int], int]] = {}
         self._framed: dict[int, AnyArray] = {}
@@ -64,10 +82,14 @@ class LocalMemory:
             places = {id(each): np.zeros(shape, np.uint64) for each in own}
             self._framed |= places
             self._places_of[name] = list(places.values())
-            self._offsets[name] = [offsets[id(each)] - FIRST for each in own], size - FIRST
+            begins = [offsets[id(each)] - FIRST for each in own]
+            self._offsets[name] = begins, size - FIRST
+            self._stacks_of[name] = _stacks(own, begins)
 
     def reset(self) -> None:
         self._written.fill(0)
+        for begin, size in self._stacks:
+            self._make_stale(self._base.ravel() + begin, size)
         self._top.fill(self._stack)
 
     # -- Frames -----------------------------------------------------------------------------------
@@ -90,6 +112,8 @@ class LocalMemory:
         self._grow(int(end.max()))
         np.copyto(self._top, end, where=lanes)
         self._forget(begin, size, lanes)
+        for offset, size in self._stacks_of[name]:
+            self._make_stale((self._base + begin.astype(np.int64))[lanes] + offset, size)
 
     def close_frame(self, name: str, more: int, lanes: AnyArray) -> None:
         _, size = self._offsets[name]
@@ -109,6 +133,11 @@ class LocalMemory:
         start = (self._base + begin.astype(np.int64))[lanes]
         for i in range(size):
             self._written[start + i] = 0
+
+    def _make_stale(self, starts: AnyArray, size: int) -> None:
+        places = starts[:, None] + np.arange(size)
+        self._data[places] = _STALE
+        self._written[places] = 1
 
     def _grow(self, end: int) -> None:
         """Make room up to `end` in each thread's memory."""
