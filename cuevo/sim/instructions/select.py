@@ -6,7 +6,7 @@ from cuevo.sim.aliases import AnyArray, Mask, Step
 from cuevo.sim.arithmetic import float32
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.text.syntax import SinkOperand, VectorOperand
+from cuevo.sim.text.syntax import SinkOperand, SymbolOperand, VectorOperand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 
@@ -41,7 +41,13 @@ def move(b: Binder, m: Modifiers) -> Step:
         return _pack(b, scalar, out_of)
     if isinstance(into, SinkOperand):
         raise b.refusal(f"mov.{scalar.name} has no result that is kept")
-    x, d = b.source(out_of, scalar), b.destination(into, scalar)
+    d = b.destination(into, scalar)
+    if isinstance(out_of, SymbolOperand) and b.machine.local.place(out_of.variable) is not None:
+        # Where it is in the stack is known when it is run; its offset is added then.
+        x = b.source(SymbolOperand(out_of.variable), scalar)
+        more = scalar.dtype.type(out_of.offset & ((1 << scalar.bits) - 1))
+        return b.alu(d, lambda out: np.add(x, more, out))
+    x = b.source(out_of, scalar)
     return b.alu(d, lambda out: np.copyto(out, x))
 
 

@@ -51,7 +51,8 @@ TEXT = f"""
 	.reg .b64 	%SP, %SPL, %rd<3>;
 	.reg .b32 	%r<6>;
 	.reg .pred 	%p;
-	mov.u64 	%SPL, depot;
+	mov.u64 	%SPL, depot+8;
+	add.s64 	%SPL, %SPL, -8;
 	cvta.local.u64 	%SP, %SPL;
 	ld.param.u64 	%rd1, [walk_0];
 	ld.param.u32 	%r1, [walk_1];
