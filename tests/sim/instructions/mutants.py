@@ -22,7 +22,7 @@ LAX = (
     r"\[h\w\W",
     r"\[r\w\W",
     # Elements of vectors, of which it looks at few, and all operands of mma.
-    r"^(@\S+ )?(wg)?mma\.",
+    r"^(@\S+ )?(wg|w)?mma\.",
     r"^(@\S+ )?(atom|red|st|ld|mov|movmatrix|[ls][dt]matrix)\..*(\{|movmatrix)",
     # A second result of what has none; an mbarrier that is missing, or a number.
     r"r1\|_",
@@ -33,6 +33,8 @@ LAX = (
     r"given|mine",
     # Operands of any kind, decimal numbers where only patterns are taken, and the reverse.
     r"cvt\.pack|^(@\S+ )?(fns|isspacep|mapa|movmatrix|cvt\S*\.tf32)\.",
+    # Constants that are expressions, of video instructions; addresses in 16 bytes.
+    r"^(@\S+ )?v\w+[24]\.|b128.* own\+4",
     # The predicate of cp.async that leaves its source alone is not known here.
     r"cp\.async\.c.*, p\w;",
     # Numbers of more than 32 bits where a number of a barrier, of bits or of bytes stands.

@@ -37,6 +37,7 @@ LEFT_OUT = {
     "warp.fence_init": "the order of accesses",
     "warp.registers": "has no result",
     "warp.nothing": "has no result",
+    "wmma": "which lane has which element is not the same on all architectures",
     "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
 """Modules and binders left out, with the reason."""

@@ -227,7 +227,7 @@ def test_instructions_of_later_versions() -> None:
     ("old", "new", "message"),
     [
         ("sm_80", "sm_86", "the text is for sm_86; this is sm_80"),
-        ("sm_80", "sm_35", r"does not support the \.target 'sm_35'"),
+        ("sm_80", "sm_13", r"does not support the \.target 'sm_13'"),
         (".version 7.0", ".version 6.5", r"\.target sm_80 needs \.version 7\.0; this is 6\.5"),
         (".version 7.0\n", "", r"must begin with \.version"),
     ],
