@@ -1,5 +1,7 @@
 """cp.async and its groups."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
@@ -8,13 +10,13 @@ from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory.global_memory import unit_dtype
-from cuevo.sim.text.syntax import IntegerOperand
+from cuevo.sim.text.syntax import IntegerOperand, RegisterOperand
 from cuevo.sim.text.types import TYPES
 
 
 def copy(b: Binder, m: Modifiers) -> Step:
     """``[shared], [global], size{, source size}{, policy}``: what the source does not fill becomes
-    zero.
+    zero; a predicate in place of the source's size says that it is ignored as a whole.
     """
     operands = b.operands - bool(m["hint"])
     check_policy = access.policy(b, m, operands)
@@ -24,9 +26,12 @@ def copy(b: Binder, m: Modifiers) -> Step:
     to, origin = b.address(b.operand(0), ".shared"), b.address(b.operand(1), ".global")
     machine = b.machine
     count: AnyArray | int = size
+    ignored: Callable[[], AnyArray] | None = None
     if operands == 4:
         last = b.operand(3)
-        if isinstance(last, IntegerOperand):
+        if isinstance(last, RegisterOperand) and last.register.type.kind == "p":
+            ignored = b.predicate(last)
+        elif isinstance(last, IntegerOperand):
             count = last.value
             if not 0 <= count <= size:
                 raise b.refusal(f"a source of {count} bytes for a copy of {size}")
@@ -35,7 +40,9 @@ def copy(b: Binder, m: Modifiers) -> Step:
 
     def fetch(mask: Mask) -> AnyArray:
         addresses = origin()
-        if isinstance(count, int):
+        if ignored is not None:
+            lengths = np.where(ignored(), 0, size).astype(np.uint32)
+        elif isinstance(count, int):
             if count == size:
                 return machine.global_memory.load(addresses, size, mask)
             lengths = np.full(machine.shape, count, np.uint32)

@@ -35,8 +35,6 @@ LAX = (
     r"cvt\.pack|^(@\S+ )?(fns|isspacep|mapa|movmatrix|cvt\S*\.tf32)\.",
     # Constants that are expressions, of video instructions; addresses in 16 bytes.
     r"^(@\S+ )?v\w+[24]\.|b128.* own\+4",
-    # The predicate of cp.async that leaves its source alone is not known here.
-    r"cp\.async\.c.*, p\w;",
     # Numbers of more than 32 bits where a number of a barrier, of bits or of bytes stands.
     r"(bar|lop3|barrier|bulk)\S* .*\b(4294967296|18446744073709551615|-2147483649)",
 )

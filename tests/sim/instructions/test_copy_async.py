@@ -55,6 +55,19 @@ def test_source_size_fills_with_zeros(run_kernel: Any, data: Any) -> None:
     np.testing.assert_array_equal(run(run_kernel, body, data)[:, 5:], 0)
 
 
+@pytest.mark.parametrize("sign", ["", "!"])
+def test_a_source_that_is_ignored(run_kernel: Any, data: Any, sign: str) -> None:
+    """It is not read: it may be outside of every buffer."""
+    body = f"""
+    .reg .pred odd; and.b32 x, n, 1; setp.ne.u32 odd, x, {int(sign == "!")};
+    @{sign}odd mov.u64 p, 64; cp.async.cg.shared.global [to], [p], 16, {sign}odd;
+    cp.async.wait_all; {OUT}
+    """
+    ignored = (np.arange(64) % 2 != (sign == "!")) != (sign == "!")
+    out = run(run_kernel, body, data)
+    np.testing.assert_array_equal(out, np.where(ignored[:, None], 0, data))
+
+
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_sizes_fill_with_zeros(run_kernel: Any, data: Any, size: int) -> None:
     # Of each piece the first n % (size + 1) bytes.
