@@ -32,7 +32,7 @@ class Passage(Probe):
 @cache
 def passages(number: int = 90) -> tuple[Passage, ...]:
     """All that architecture `number` has."""
-    found = (*_members(), *_carries(), *_wider())
+    found = (*_members(), *_arms(), *_carries(), *_wider())
     return tuple(each for each in found if each.target[0] <= number)
 
 
@@ -78,6 +78,27 @@ def _members() -> Iterator[Passage]:
     body = ".reg .pred p; elect.sync _|p, {s[0]}; vote.sync.ballot.b32 {d[0]}, p, {s[0]};"
     body += "popc.b32 {d[0]}, {d[0]};"
     yield _passage("elect.sync in groups", "b32", "b32:members", body, 90)
+
+
+def _arms() -> Iterator[Passage]:
+    """Odd lanes are in another arm of an if than even ones: those that name each other meet."""
+    lowest = ".reg .b32 x; neg.s32 x, {s[1]}; and.b32 x, x, {s[1]}; bfind.u32 x, x;"
+    few = ".reg .b32 x; and.b32 x, {s[0]}, 1;"
+    exchanges = {
+        "redux.sync.add.u32": ("", "u32", "{s[0]}, {s[1]}"),
+        "vote.sync.ballot.b32": ("", "pred", "{s[0]}, {s[1]}"),
+        "match.any.sync.b32": (few, "b32", "x, {s[1]}"),
+        "shfl.sync.idx.b32": (lowest, "b32", "{s[0]}, x, 31, {s[1]}"),
+    }
+    for opcode, (before, scalar, sources) in exchanges.items():
+        exchange = f"{opcode} {{d[0]}}, {sources};"
+        # What follows differs, so that no assembler makes one exchange of the two.
+        body = (
+            f"{before} .reg .b32 odd; .reg .pred other; mov.u32 odd, %laneid; and.b32 odd, odd, 1;"
+            f" setp.ne.u32 other, odd, 0; @other bra ARM; {exchange} add.u32 {{d[0]}}, {{d[0]}}, 7;"
+            f" bra JOIN; ARM: {exchange} xor.b32 {{d[0]}}, {{d[0]}}, 0x5555; JOIN:"
+        )
+        yield _passage(f"{opcode} in two arms", "b32", f"{scalar} b32:members", body)
 
 
 # -- The carry flag --------------------------------------------------------------------------------
