@@ -431,39 +431,14 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 
 
 def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
-    warps = c.threads // 32
-    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
-        yield (
-            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
-            f"{warps} warps, not {c.short_rows}"
-        )
-        return
-    if c.sums_rows and c.short_rows != c.block_rows:
-        yield f"sums over rows are those of block_rows = {c.block_rows} in the short last tile, too"
-        return
-    step = 16 * warps // c.short_rows
-    if c.short_stationary % step or not 0 < c.short_stationary < c.block_stationary:
-        yield (
-            f"short_stationary must be a multiple of {step} ({warps // c.short_rows} warps to a "
-            f"row) below block_stationary = {c.block_stationary}, not {c.short_stationary}"
-        )
-        return
-    yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
-    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
-    if arch.fitting_in_shared(c.shared_bytes) < resident:
-        yield (
-            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
-            f"than {resident} threadblocks fit on a multiprocessor"
-        )
-    if problem is None:
-        return
-    whole, rest = divmod(problem.stationary, c.block_stationary)
-    if not whole or not 0 < rest <= c.short_stationary:
-        yield (
-            f"{problem.stationary} stationary positions have no last tile of at most "
-            f"{c.short_stationary} behind others of {c.block_stationary}; short_stationary must "
-            "be 0"
-        )
+    def of_tile() -> Iterator[str]:
+        if c.sums_rows and c.short_rows != c.block_rows:
+            yield f"sums are of block_rows = {c.block_rows} rows in the short last tile, too"
+            return
+        yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
+
+    positions = None if problem is None else problem.stationary
+    yield from choice.short_tile_violations(c, arch, "stationary", positions, of_tile)
 
 
 def fills_tiles(problem: Problem, config: Config) -> bool:

@@ -58,6 +58,62 @@ def resource_violations(c: Threadblocks, arch: Architecture) -> Iterator[str]:
         )
 
 
+class ShortTiled(Threadblocks, Protocol):
+    """Threadblocks of which those of a short last tile have a tiling of their own."""
+
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def short_rows(self) -> int: ...
+    @property
+    def tile_bytes(self) -> int: ...
+
+
+def short_tile_violations(
+    c: ShortTiled,
+    arch: Architecture,
+    axis: str,
+    positions: int | None,
+    of_tile: Callable[[], Iterable[str]],
+) -> Iterator[str]:
+    """Reasons why the short last tile of a configuration cannot be.
+
+    axis : what it is a tile of, as fields are called: ``short_<axis>`` of ``block_<axis>``.
+    positions : how many there are, in all tiles; None for any number.
+    of_tile : reasons of its tiling alone, asked where it is one.
+    """
+    warps, short, block = c.threads // 32, getattr(c, f"short_{axis}"), getattr(c, f"block_{axis}")
+    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
+        yield (
+            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
+            f"{warps} warps, not {c.short_rows}"
+        )
+        return
+    step = 16 * warps // c.short_rows
+    if short % step or not 0 < short < block:
+        yield (
+            f"short_{axis} must be a multiple of {step} ({warps // c.short_rows} warps to a row) "
+            f"below block_{axis} = {block}, not {short}"
+        )
+        return
+    reasons = tuple(of_tile())
+    yield from reasons
+    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
+    if not reasons and arch.fitting_in_shared(c.shared_bytes) < resident:
+        yield (
+            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
+            f"than {resident} threadblocks fit on a multiprocessor"
+        )
+    if positions is None:
+        return
+    whole, rest = divmod(positions, block)
+    if not whole or not 0 < rest <= short:
+        yield (
+            f"{positions} positions have no last tile of at most short_{axis} = {short} behind "
+            f"others of block_{axis} = {block}; short_{axis} must be 0"
+        )
+
+
 def cheapest(
     name: str,
     offered: Iterable[tuple[C, float]],

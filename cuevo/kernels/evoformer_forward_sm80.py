@@ -354,41 +354,18 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 
 
 def _short_tile_violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
-    warps = c.threads // 32
-    if c.short_rows < c.block_rows or c.short_rows % c.block_rows or warps % c.short_rows:
-        yield (
-            f"short_rows must be a multiple of block_rows = {c.block_rows} that divides the "
-            f"{warps} warps, not {c.short_rows}"
-        )
-        return
-    step = 16 * warps // c.short_rows
-    if c.short_queries % step or not 0 < c.short_queries < c.block_queries:
-        yield (
-            f"short_queries must be a multiple of {step} ({warps // c.short_rows} warps to a row) "
-            f"below block_queries = {c.block_queries}, not {c.short_queries}"
-        )
-        return
-    if c.short_tile.m_tiles > c.m_tiles:
-        yield (
-            f"a warp of the short last tile would own {c.short_tile.warp_queries} queries, more "
-            f"than the {c.warp_queries} that there are registers for"
-        )
-        return
-    yield from (f"short last tile: {why}" for why in _violations(c.short_tile, arch, None))
-    resident = min(c.min_blocks, arch.fitting_in_shared(c.tile_bytes))
-    if arch.fitting_in_shared(c.shared_bytes) < resident:
-        yield (
-            f"the short last tile needs {c.shared_bytes} bytes of shared memory, so that fewer "
-            f"than {resident} threadblocks fit on a multiprocessor"
-        )
-    if problem is None:
-        return
-    whole, rest = divmod(problem.queries, c.block_queries)
-    if not whole or not 0 < rest <= c.short_queries:
-        yield (
-            f"{problem.queries} queries have no last tile of at most {c.short_queries} behind "
-            f"others of {c.block_queries}; short_queries must be 0"
-        )
+    def of_tile() -> Iterator[str]:
+        tile = c.short_tile
+        if tile.m_tiles > c.m_tiles:
+            yield (
+                f"a warp of the short last tile would own {tile.warp_queries} queries, more than "
+                f"the {c.warp_queries} that there are registers for"
+            )
+            return
+        yield from (f"short last tile: {why}" for why in _violations(tile, arch, None))
+
+    positions = None if problem is None else problem.queries
+    yield from choice.short_tile_violations(c, arch, "queries", positions, of_tile)
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,7 @@ def test_the_bases_are_legal() -> None:
             replace(QUERIES, block_rows=2),
             dict(short_stationary=32, short_rows=4),
             "sm_80",
-            "sums over rows are those of block_rows = 2 in the short last tile, too",
+            "sums are of block_rows = 2 rows in the short last tile, too",
         ),
         (
             BASE,
