@@ -13,6 +13,7 @@ from cuevo.sim.text.syntax import Address, Variable
 from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
 
 _ALL_BITS = 2**64 - 1
+_BYTES_OF_ADDRESS = tuple(0xFF << 8 * i for i in range(8))
 _MOST_ALIGNED = 2**31
 _MOST_BYTES = {
     ".param": 32_764, ".shared": 2**28, ".const": 65_536, ".local": 512 * 1024, ".global": 2**30,
@@ -136,6 +137,8 @@ class DeclarationReader(OperandReader):
             return bytes(size)
         if self.token.kind == "integer" and self.following.text == "(":
             mask = self.integer()
+            if mask not in _BYTES_OF_ADDRESS:
+                raise PtxError(name.line, f"{mask:#x} is not the mask of one byte of an address")
             self.expect("(")
             addresses.append(self._address_in(name, size, at, mask))
             self.expect(")")

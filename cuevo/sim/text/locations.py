@@ -4,10 +4,13 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+# Numbers of ten digits and more are no compiler's, and int() does not take all of them.
 _STATED = re.compile(
-    r"""[ \t]* (?: \.loc[ \t]+(?P<index>\d+)[ \t]+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?
-                   (?:.*\binlined_at[ \t]+(?P<by>\d+)[ \t]+(?P<at>\d+)[ \t]+(?P<place>\d+))?
-                 | \.file[ \t]+(?P<number>\d+)[ \t]+"(?P<path>[^"\n]*)"
+    r"""[ \t]* (?: \.loc[ \t]+(?P<index>\d{1,9})[ \t]+(?P<line>\d{1,9})\b
+                   (?:[ \t]+(?P<column>\d{1,9})\b)?
+                   (?:.*\binlined_at[ \t]+(?P<by>\d{1,9})[ \t]+(?P<at>\d{1,9})[ \t]+
+                      (?P<place>\d{1,9})\b)?
+                 | \.file[ \t]+(?P<number>\d{1,9})[ \t]+"(?P<path>[^"\n]*)"
                  | (?P<end>\}[ \t]*$) )""",
     re.X,
 )

@@ -158,6 +158,12 @@ def test_locations() -> None:
     assert f == [None, None, None, Location("f.cu", 5), Location("f.cu", 5), *[None] * 4]
 
 
+@pytest.mark.parametrize("numbers", ["1 9 9 9", "1 9", "9"])
+def test_locations_with_absurd_numbers_are_none(numbers: str) -> None:
+    stated = ".loc " + numbers.replace("9", "9" * 5000)
+    assert Locations(f'{stated}\na\n.file 1 "f.cu"\n')(2) is None
+
+
 def test_functions_inlined_in_one_another() -> None:
     text = """.loc 1 5 2
 .loc 2 6 1, function_name $L__info_string0, inlined_at 1 5 2

@@ -57,6 +57,7 @@ def test_variables_of_functions(run_elementwise: Any) -> None:
         ({"before": ".global .b32 x[];"}, "the extent of 'x' is missing or 0"),
         ({"before": ".global .b8 x[99999999999];"}, "at most 1,073,741,824"),
         ({"before": ".global .u32 x = 1.5;"}, "1.5 is no content of type .u32"),
+        ({"before": ".global .u8 x; .global .u8 y = 0x0(x);"}, "0x0 is not the mask of one byte"),
         ({"before": ".global .b16 x = 0f3F800000;"}, "1.0 is no content of type .b16"),
         ({"before": ".global .f32 x = 1;"}, "an integer is no content of type .f32"),
         ({"before": ".global .b8 x[2] = {1, {2}};"}, "has fewer extents than its content"),
