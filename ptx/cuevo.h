@@ -76,6 +76,80 @@ void evoformer_forward_sm80(const evoformer_forward_params params);
 void evoformer_forward_sm75(const evoformer_forward_params params);
 void evoformer_forward_sm70(const evoformer_forward_params params);
 
+/* The same, of operands that tensor maps describe and a pair bias in tiles (pair_tiles). */
+typedef struct evoformer_forward_sm90a_params {
+    uint8_t _Alignas(64) q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
+    uint8_t _Alignas(64) k_map[128]; /* k [B, N, H, Lk, D], likewise */
+    uint8_t _Alignas(64) v_map[128]; /* v [B, N, H, Lk, D], likewise */
+    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
+    const float *pair_tiles; /* what pair_tiles makes of the pair bias; likewise */
+    void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
+    float *lse;              /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
+
+    int64_t mask_stride_batch;
+    int64_t mask_stride_row;
+    int64_t mask_stride_key;
+    int64_t pair_stride_batch; /* 0 where batches share the pair bias */
+    int64_t pair_stride_head;
+    int64_t pair_stride_tile;  /* from a tile of keys to the next */
+    int64_t out_stride_batch;
+    int64_t out_stride_row;
+    int64_t out_stride_query;
+    int64_t out_stride_head;
+
+    uint32_t rows;        /* N */
+    uint32_t heads;       /* H */
+    uint32_t queries;     /* Lq */
+    uint32_t keys;        /* Lk */
+    uint32_t query_tiles; /* ceil(Lq / block_queries) */
+    uint32_t row_groups;  /* ceil(N / block_rows) */
+    uint32_t key_tiles;   /* ceil(Lk / block_keys) */
+    uint32_t works;       /* B * H * query_tiles * row_groups, below 2^31 */
+    uint32_t first_query; /* 0; where the scale is 0, a place behind all queries, at which q is 0 */
+
+    /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t query_tiles_magic;
+    uint32_t query_tiles_shift;
+    uint32_t row_groups_magic;
+    uint32_t row_groups_shift;
+
+    float score_scale; /* scale * log2(e): scores to powers of two */
+    float bias_scale;  /* 1 / scale: biases to the units of q . k */
+} evoformer_forward_sm90a_params;
+
+void evoformer_forward_sm90a(const evoformer_forward_sm90a_params params);
+
+/* The pair bias in the units of q . k, in fp32, as the accumulators of wgmma have it. */
+typedef struct pair_tiles_params {
+    const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, elements aligned */
+    float *pair_tiles;     /* [B, H, key tiles, query tiles, block_keys / 8, 128, 4]: tiles of 64 queries */
+
+    int64_t pair_stride_batch;
+    int64_t pair_stride_head;
+    int64_t pair_stride_query;
+    int64_t pair_stride_key;
+
+    uint32_t queries;     /* Lq */
+    uint32_t keys;        /* Lk */
+    uint32_t heads;       /* H */
+    uint32_t query_tiles; /* of 64, as many as there is room for */
+    uint32_t key_tiles;   /* ceil(Lk / block_keys) */
+
+    /* Multipliers and shifts that divide by heads, query_tiles and key_tiles (lib/divide.ptx). */
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t query_tiles_magic;
+    uint32_t query_tiles_shift;
+    uint32_t key_tiles_magic;
+    uint32_t key_tiles_shift;
+
+    float bias_scale; /* 1 / scale */
+} pair_tiles_params;
+
+void pair_tiles_sm70(const pair_tiles_params params);
+
 /* Gradients of the forward kernel's operands: of k and v and the mask, or of q and the pair bias. */
 typedef struct evoformer_backward_params {
     const void *q;         /* as in the forward kernel */

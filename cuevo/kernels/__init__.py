@@ -14,12 +14,14 @@ from cuevo.kernels import (
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     evoformer_forward_sm80,
+    evoformer_forward_sm90a,
     gemm_sm70,
     gemm_sm75,
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
     pack_sm70,
+    pair_tiles_sm70,
     partial_sums_sm70,
 )
 
@@ -29,6 +31,7 @@ _REGISTRY = MappingProxyType(
     {
         module.NAME: module
         for module in (
+            evoformer_forward_sm90a,
             evoformer_forward_sm80,
             evoformer_forward_sm75,
             evoformer_forward_sm70,
@@ -38,6 +41,7 @@ _REGISTRY = MappingProxyType(
             attention_delta_sm70,
             key_bias_sm70,
             pack_sm70,
+            pair_tiles_sm70,
             partial_sums_sm70,
             gemm_sm90a,
             gemm_sm80,

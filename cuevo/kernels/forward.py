@@ -37,6 +37,8 @@ class Problem:
     """
     pair_padded: bool = False
     """Whether a row of pair_bias has memory of its own up to a multiple of 16 bytes."""
+    mapped: bool = True
+    """Whether tensor maps can describe q, k and v."""
 
     @property
     def pair_keys(self) -> int:
@@ -95,7 +97,8 @@ def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:
 
 # -- The parameter block ---------------------------------------------------------------------------
 
-_NEGLIGIBLE_SCALE = 2.0**-64
+NEGLIGIBLE_SCALE = 2.0**-64
+"""Magnitude below which a scale is taken as 0."""
 _ONES = {"f16": 0x3C00, "bf16": 0x3F80}
 
 
@@ -106,7 +109,7 @@ def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
     """
     magnitude = abs(scale)
     sign = _ONES[dtype] | (0x8000 if scale < 0 else 0)
-    if magnitude < _NEGLIGIBLE_SCALE:
+    if magnitude < NEGLIGIBLE_SCALE:
         magnitude, sign = 1.0, 0
     return {
         "score_scale": magnitude * log2(e),

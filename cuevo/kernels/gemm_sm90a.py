@@ -13,9 +13,9 @@ from cuevo.kernels import choice, gemm_choice, gemm_sm80
 from cuevo.kernels.choice import cheapest
 from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_violations
 from cuevo.kernels.gemm_mma import Problem, adapt_output, instance_violations, values
+from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import M16N8, Accumulator
 from cuevo.toolchain.division import magic
-from cuevo.toolchain.header import load_header
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -408,44 +408,8 @@ def parameters(
     return found
 
 
-_MAPS_KEPT = 256
-
-
-class _Addresses:
-    """Packer of a call's addresses, and of the tensor maps that they make, for the front of the
-    parameter block.
-    """
-
-    def __init__(
-        self, a_map: TensorMap, b_map: TensorMap, *, context: PrimaryContext | None
-    ) -> None:
-        struct = load_header().kernels[NAME].addresses
-        self.size = struct.size
-        self._pack = struct.pack
-        self._maps = a_map, b_map
-        self._context = context
-        self._encoded: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-
-    def pack(self, a: int, b: int, *others: int) -> bytes:
-        """Pack the addresses of a, b, and of the arrays that follow their maps in ``cuevo.h``."""
-        maps = self._encoded.get((a, b))
-        if maps is None:
-            if len(self._encoded) >= _MAPS_KEPT:
-                self._encoded.clear()
-            maps = self._encoded[a, b] = self._encode(0, a), self._encode(1, b)
-        return self._pack(*maps, *others)
-
-    def _encode(self, which: int, address: int) -> bytes:
-        described = replace(self._maps[which], pointer=address)
-        if self._context is None:
-            return described.encode_for_executor()
-        return described.encode_for_driver(self._context)
-
-
 def addresses(
     config: Config, a: ArrayView, b: ArrayView, *, context: PrimaryContext | None
-) -> _Addresses:
-    """Packer of a call's addresses for the front of the parameter block; maps of the same addresses
-    are encoded once.
-    """
-    return _Addresses(config.a_map(a), config.b_map(b), context=context)
+) -> MappedAddresses:
+    """Packer of a call's addresses for the front of the parameter block."""
+    return MappedAddresses(NAME, (config.a_map(a), config.b_map(b)), context=context)

@@ -76,6 +76,7 @@ def state_problem(
         mask="none" if mask_bias is None else _mask_type(mask_bias, q),
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
         pair_alignment=16 if pair_bias is None else row_alignment(pair_bias),
+        mapped=all(map(_is_mapped, (q, k, v))),
     )
 
 
@@ -223,6 +224,12 @@ def _check_rows(name: str, x: ArrayView) -> None:
                 f"{name}: its rows must start at multiples of {ROW_ALIGNMENT} bytes; "
                 f"the stride of axis {axis} is {stride} bytes"
             )
+
+
+def _is_mapped(x: ArrayView) -> bool:
+    """Whether a tensor map can describe the array: steps forward, each to another element."""
+    pairs = zip(x.shape[:-1], x.strides[:-1], strict=True)
+    return all(extent == 1 or 0 < stride < 2**40 for extent, stride in pairs)
 
 
 def _check_writable(out: ArrayView) -> None:

@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 
 from cuevo.arrays import ArrayView
-from cuevo.executors import executor_for
-from cuevo.kernels import evoformer_forward_sm70, evoformer_forward_sm75, evoformer_forward_sm80
+from cuevo.executors import DriverExecutor, executor_for
+from cuevo.kernels import (
+    evoformer_forward_sm70,
+    evoformer_forward_sm75,
+    evoformer_forward_sm80,
+    evoformer_forward_sm90a,
+)
 from cuevo.kernels.forward import Problem, parameters
 from cuevo.ops.attention_problem import (
     broadcast_biases,
@@ -19,7 +24,7 @@ from cuevo.ops.attention_problem import (
 from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.operation import Operation
-from cuevo.ops.packing import check_pack, pack_biases
+from cuevo.ops.packing import check_pack, pack_biases, pack_mask, tile_pair_bias
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
 
 __all__ = ["OPERATION", "VARIANTS", "attention", "attention_workspace"]
@@ -27,11 +32,15 @@ __all__ = ["OPERATION", "VARIANTS", "attention", "attention_workspace"]
 _OPERANDS = ("q", "k", "v", "mask_bias", "pair_bias")
 _RESULTS = ("out", "lse")
 _Config = (
-    evoformer_forward_sm80.Config | evoformer_forward_sm75.Config | evoformer_forward_sm70.Config
+    evoformer_forward_sm90a.Config
+    | evoformer_forward_sm80.Config
+    | evoformer_forward_sm75.Config
+    | evoformer_forward_sm70.Config
 )
 
 
 VARIANTS: tuple[KernelVariant[Problem, Any], ...] = (
+    evoformer_forward_sm90a,
     evoformer_forward_sm80,
     evoformer_forward_sm75,
     evoformer_forward_sm70,
@@ -161,10 +170,15 @@ def _make_plan(
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
-    problem = pack_biases(builder, problem, pack)
     kernel, chosen = choose(VARIANTS, problem, place, config)
+    if kernel is evoformer_forward_sm90a:
+        _add_mapped_launch(builder, problem, chosen, factor, fixed=config is not None)
+        return builder.plan
+    packed = pack_biases(builder, problem, pack)
+    if packed != problem:
+        kernel, chosen = choose(VARIANTS, packed, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
-    grid = chosen.grid(problem)
+    grid = chosen.grid(packed)
     check_grid(grid)  # before its magic numbers are computed
     values = parameters(
         chosen,
@@ -178,6 +192,45 @@ def _make_plan(
     )
     builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan
+
+
+def _add_mapped_launch(
+    builder: PlanBuilder,
+    problem: Problem,
+    config: evoformer_forward_sm90a.Config,
+    scale: float,
+    *,
+    fixed: bool,
+) -> None:
+    """Put the launches of the kernel that has tensor maps into a plan: it reads the pair bias in
+    tiles of its own.
+    """
+    kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
+    pack_mask(builder)
+    loaded, config = load(kernel, config, place, fixed=fixed)
+    tile_pair_bias(builder, problem.pair, config, kernel.bias_scale(scale))
+    q, k, v = views["q"], views["k"], views["v"]
+    values = kernel.parameters(
+        config,
+        problem,
+        q=q,
+        k=k,
+        v=v,
+        out=views["out"],
+        scale=scale,
+        mask_bias=views.get("mask_bias"),
+        pair_tiles=views.get("pair_tiles"),
+    )
+    context = place.context if isinstance(place, DriverExecutor) else None
+    builder.add_launch(
+        kernel.NAME,
+        loaded,
+        config,
+        config.grid(problem),
+        values,
+        arrays={"q_map": "q", "k_map": "k", "v_map": "v"},
+        addresses=kernel.addresses(config, q, k, v, context=context),
+    )
 
 
 OPERATION = Operation(_OPERANDS, _RESULTS, _make_plan, required=3)

@@ -11,9 +11,9 @@ from math import prod
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
-from cuevo.kernels import pack_sm70
+from cuevo.kernels import evoformer_forward_sm90a, pack_sm70, pair_tiles_sm70
 from cuevo.kernels.forward import BIAS_BYTES, Problem
-from cuevo.ops.plan import PlanBuilder
+from cuevo.ops.plan import PlanBuilder, check_grid
 from cuevo.toolchain.template import render
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "is_packed",
     "pack_biases",
     "pack_dout",
+    "pack_mask",
     "row_alignment",
+    "tile_pair_bias",
     "worth_packing",
 ]
 
@@ -113,15 +115,47 @@ def pack_biases(
 
     pack : whether the pair bias is, as far as that is free; None: where it pays.
     """
-    mask_bias, pair_bias = (builder.views.get(name) for name in ("mask_bias", "pair_bias"))
-    # A mask is read key by key, at any stride that keeps its elements aligned.
-    if mask_bias is not None and mask_bias.alignment() % mask_bias.dtype.itemsize:
-        _pack(builder, "mask_bias")
+    pack_mask(builder)
+    pair_bias = builder.views.get("pair_bias")
     arch = architecture_of(builder.plan.place)
     if is_packed(problem, pair_bias, pack, passes, arch):
         _pack(builder, "pair_bias")
         return replace(problem, pair_alignment=ROW_ALIGNMENT, pair_padded=True)
     return problem
+
+
+def pack_mask(builder: PlanBuilder) -> None:
+    """Put a launch into a plan that packs the mask, if its elements are not aligned: kernels read it
+    key by key, at any stride.
+    """
+    mask_bias = builder.views.get("mask_bias")
+    if mask_bias is not None and mask_bias.alignment() % mask_bias.dtype.itemsize:
+        _pack(builder, "mask_bias")
+
+
+def tile_pair_bias(
+    builder: PlanBuilder, pair: str, config: evoformer_forward_sm90a.Config, bias_scale: float
+) -> None:
+    """Put a launch into a plan that makes the array `pair_tiles` of the pair bias, if there is one, of
+    type `pair`, for a kernel of that configuration.
+    """
+    if pair == "none":
+        return
+    if builder.views["pair_bias"].alignment() % BIAS_BYTES[pair]:
+        _pack(builder, "pair_bias")
+    source = builder.views["pair_bias"]
+    own = pair_tiles_sm70.Config(pair, config.block_keys)
+    shape = own.shape(source, config.block_queries)
+    builder.add_workspace("pair_tiles", shape)
+    tiles = builder.views["pair_tiles"]
+    if shape[0] != source.shape[0]:
+        tiles = replace(tiles, strides=(0, *tiles.strides[1:]))
+        builder.substitute("pair_tiles", "pair_tiles", tiles)
+    values = pair_tiles_sm70.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
+    loaded = builder.plan.place.load(render(pair_tiles_sm70.NAME, pair_tiles_sm70.values(own)))
+    grid = own.grid(shape)
+    check_grid(grid)
+    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values)
 
 
 def pack_dout(builder: PlanBuilder) -> None:

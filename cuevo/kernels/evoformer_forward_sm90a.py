@@ -1,0 +1,549 @@
+"""Host half of ``ptx/evoformer_forward_sm90a.ptx``: what may be configured, how it is launched, its
+tensor maps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, e, log2
+from typing import Any, NamedTuple
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.cuda.context import PrimaryContext
+from cuevo.cuda.tensor_map import TensorMap
+from cuevo.kernels import choice
+from cuevo.kernels.forward import BIAS_BYTES, NEGLIGIBLE_SCALE, Problem
+from cuevo.kernels.mapped_addresses import MappedAddresses
+from cuevo.layouts import SharedTile, swizzle
+from cuevo.toolchain.division import magic
+
+__all__ = [
+    "ARCH",
+    "MINIMUM_ARCH",
+    "NAME",
+    "SUMMARY",
+    "Config",
+    "Problem",
+    "adapt",
+    "addresses",
+    "candidates",
+    "choose",
+    "parameters",
+    "prefers_lower_variant",
+    "spill_fallbacks",
+    "values",
+    "violations",
+]
+
+NAME = "evoformer_forward_sm90a"
+SUMMARY = "Evoformer attention, forward: TMA, mbarriers, wgmma, persistent threadblocks"
+MINIMUM_ARCH = 90
+ARCH = "sm_90a"
+"""Its instructions are those of one architecture, not of later ones."""
+
+_SUBPARTITIONS = 4
+_SUBPARTITION_REGISTERS = 16384
+_BARRIER_BYTES = 8
+_FLAG_BYTES = 16
+_MOST_WORKS = 2**31
+_LEAST_SUM = {"bf16": 2.0**-60, "f16": 2.0**-6}
+"""Least sums of rows some of whose keys do not count: what is left of the others is exact."""
+
+
+class Strip(NamedTuple):
+    """The 16 rows of an m tile that a warp stores, as `ptx/lib/forward_results.ptx` sees them."""
+
+    dtype: str
+    tile: SharedTile
+    m_tiles: int = 1
+    warp_queries: int = 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """One instance of the kernel; its template is given the whole of it."""
+
+    head_dim: int
+    dtype: str = "bf16"
+    block_rows: int = 3
+    """Rows N of a threadblock, a consumer warpgroup each: they share the pair-bias tile."""
+    m_tiles: int = 2
+    """Tiles of 64 queries of a warpgroup: the scores of one are computed while another's
+    exponentials are taken.
+    """
+    block_keys: int = 32
+    """Keys of a stage, and of a softmax step of one tile."""
+    parts: int = 2
+    """Parts of such a step: each is multiplied by v as soon as it is there."""
+    stages: int = 5
+    """Shared-memory stages of K, V and the pair bias."""
+    q_in_registers: bool = True
+    """Keep Q as fragments, or read it from shared memory for each product."""
+    q_buffers: int = 1
+    """Q of that many works in shared memory."""
+    mask: str = "none"
+    """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
+    pair: bool = True
+    blocks: int = 132
+    """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
+    again_words: int = 128
+    """Words of 32 bits that note which works of a threadblock are to be done again."""
+
+    def __post_init__(self) -> None:
+        choice.check_types(self)
+
+    # -- Tiles -------------------------------------------------------------------------------------
+
+    @property
+    def block_queries(self) -> int:
+        """Queries of a threadblock."""
+        return 64 * self.m_tiles
+
+    @property
+    def masked(self) -> bool:
+        """Whether there is a mask warp."""
+        return self.mask != "none"
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of a row of Q, K or V in shared memory: D, and zeros."""
+        return next(x for x in (16, 32, 64) if x >= self.head_dim)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of such a row, and of its swizzle."""
+        return 2 * self.row_elements
+
+    @property
+    def k_steps(self) -> int:
+        """Products of 16 k that make a score."""
+        return ceil(self.head_dim / 16)
+
+    @property
+    def product_columns(self) -> int:
+        """Columns of the product with v: D, and 8 of row sums."""
+        return self.head_dim + 8
+
+    @property
+    def sums_in_rows(self) -> bool:
+        """Whether the columns that make the row sums lie within the rows of v."""
+        return self.product_columns <= self.row_elements
+
+    @property
+    def lane_keys(self) -> int:
+        """Keys of a stage that a lane of the mask warp looks after."""
+        return self.block_keys // 32
+
+    @property
+    def least_sum(self) -> float:
+        """Least row sum of a work that need not be done again."""
+        return _LEAST_SUM[self.dtype]
+
+    @property
+    def strip(self) -> Strip:
+        """What a warp stores at a time."""
+        return Strip(self.dtype, swizzle(self.head_dim // 8))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: consumer warpgroups, the producer warp, the mask warp."""
+        return 128 * self.block_rows + (64 if self.masked else 32)
+
+    @property
+    def min_blocks(self) -> int:
+        """Threadblocks that share a multiprocessor."""
+        return 1
+
+    @property
+    def registers(self) -> int:
+        """Registers that the assembler may give a thread: warps are dealt out to the SM
+        sub-partitions, whose registers are counted apart.
+        """
+        warps = ceil(self.threads / 32 / _SUBPARTITIONS)
+        return min(255, _SUBPARTITION_REGISTERS // (32 * warps) // 8 * 8)
+
+    def scores(self, m: int) -> str:
+        """The scores of tile `m`, as an instruction has them: an array of registers a part."""
+        each = self.block_keys // self.parts // 2
+        names = [f"s{m}_{part}_{i}" for part in range(self.parts) for i in range(each)]
+        return f"{{{', '.join(names)}}}"
+
+    # -- Shared memory: stages of (K | V | sums | pair) | Q | output | mask | again | barriers -----
+
+    @property
+    def kv_row_bytes(self) -> int:
+        """Bytes of the K tile, or the V tile, of one row N in a stage."""
+        return self.block_keys * self.row_bytes
+
+    @property
+    def v_at(self) -> int:
+        """Where V begins in a stage."""
+        return self.block_rows * self.kv_row_bytes
+
+    @property
+    def sums_at(self) -> int:
+        """Where the columns that make the row sums begin in a stage: rows like those of V, of which
+        each row N takes a chunk; or all the same, of ones.
+        """
+        return 2 * self.v_at
+
+    @property
+    def sums_bytes(self) -> int:
+        """Their bytes."""
+        if self.sums_in_rows:
+            return 0
+        chunks = self.row_bytes // 16
+        return (ceil(self.block_rows / chunks) if self.masked else 1) * self.kv_row_bytes
+
+    def weights_at(self, row: int) -> int:
+        """Where the weights of row N number `row` begin in a stage: a chunk of each key's row."""
+        if self.sums_in_rows:
+            return self.v_at + row * self.kv_row_bytes + 2 * self.head_dim
+        block, chunk = divmod(row, self.row_bytes // 16)
+        return self.sums_at + block * self.kv_row_bytes + 16 * chunk
+
+    @property
+    def pair_at(self) -> int:
+        """Where the pair bias begins in a stage."""
+        return self.sums_at + self.sums_bytes
+
+    @property
+    def pair_tile_bytes(self) -> int:
+        """Bytes of the pair bias of 64 queries in a stage."""
+        return 64 * self.block_keys * 4
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of the pair bias of a stage."""
+        return self.m_tiles * self.pair_tile_bytes if self.pair else 0
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.pair_at + self.pair_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of a stage that TMA brings."""
+        return 2 * self.v_at + self.pair_bytes
+
+    @property
+    def q_at(self) -> int:
+        """Where Q begins."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def q_row_bytes(self) -> int:
+        """Bytes of Q of one row N."""
+        return self.block_queries * self.row_bytes
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of Q of a work."""
+        return self.block_rows * self.q_row_bytes
+
+    @property
+    def output_at(self) -> int:
+        """Where the strips of the output begin, one for each consumer warp."""
+        return self.q_at + self.q_buffers * self.q_bytes
+
+    @property
+    def strip_bytes(self) -> int:
+        """Bytes of a strip."""
+        return 16 * self.head_dim * 2
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all strips."""
+        return 4 * self.block_rows * self.strip_bytes
+
+    @property
+    def mask_at(self) -> int:
+        """Where the stages of the mask begin."""
+        return self.output_at + self.output_bytes
+
+    @property
+    def mask_row_bytes(self) -> int:
+        """Bytes of what is added to the scores of a row N in a stage, and of whether there is any
+        such.
+        """
+        return 4 * self.block_keys + _FLAG_BYTES
+
+    @property
+    def mask_stage_bytes(self) -> int:
+        """Bytes of a stage of the mask."""
+        return self.block_rows * self.mask_row_bytes
+
+    @property
+    def again_at(self) -> int:
+        """Where the notes on works begin: whether there is any, and a bit for each."""
+        return self.mask_at + self.stages * self.mask_stage_bytes
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of the stages of the mask, and of the notes."""
+        return self.stages * self.mask_stage_bytes + 4 * self.again_words + 16 if self.masked else 0
+
+    @property
+    def barriers_at(self) -> int:
+        """Where the barriers begin."""
+        return self.mask_at + self.mask_bytes
+
+    @property
+    def full_at(self) -> int:
+        """Where the barriers of stages that are there begin, behind `barriers_at`."""
+        return 0
+
+    @property
+    def empty_at(self) -> int:
+        """The same of stages that have been read."""
+        return _BARRIER_BYTES * self.stages
+
+    @property
+    def ready_at(self) -> int:
+        """The same of stages that the mask warp has seen."""
+        return 2 * _BARRIER_BYTES * self.stages
+
+    @property
+    def q_full_at(self) -> int:
+        """The same of Q that is there."""
+        return (3 if self.masked else 2) * _BARRIER_BYTES * self.stages
+
+    @property
+    def q_empty_at(self) -> int:
+        """The same of Q that has been read."""
+        return self.q_full_at + _BARRIER_BYTES * self.q_buffers
+
+    @property
+    def barriers(self) -> int:
+        """How many barriers there are."""
+        return self.q_empty_at // _BARRIER_BYTES + self.q_buffers
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.barriers_at + _BARRIER_BYTES * self.barriers
+
+    # -- Launch ------------------------------------------------------------------------------------
+
+    def extents(self, rows: int, queries: int) -> tuple[int, int]:
+        """Groups of rows N, and tiles of queries."""
+        return ceil(rows / self.block_rows), ceil(queries / self.block_queries)
+
+    def works(self, problem: Problem) -> int:
+        """How many (batch, head, query tile, group of rows N) there are."""
+        groups, tiles = self.extents(problem.rows, problem.queries)
+        return problem.batch * problem.heads * tiles * groups
+
+    def grid(self, problem: Problem) -> tuple[int, int, int]:
+        """Threadblocks of a launch, which share the works."""
+        return (min(self.works(problem), self.blocks), 1, 1)
+
+    # -- Tensor maps -------------------------------------------------------------------------------
+
+    def q_map(self, q: ArrayView) -> TensorMap:
+        """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
+        return self._map(q, self.block_queries)
+
+    def k_map(self, k: ArrayView) -> TensorMap:
+        """The map of k or v [B, N, Lk, H, D], likewise."""
+        return self._map(k, self.block_keys)
+
+    def _map(self, x: ArrayView, positions: int) -> TensorMap:
+        order = (2, 3, 1, 0)
+        extents = tuple(x.shape[axis] for axis in order)
+        # An axis of one element may have any stride; a legal one stands for it.
+        strides = tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
+        return TensorMap(
+            self.dtype,
+            x.pointer,
+            (self.head_dim, *extents),
+            strides,
+            (self.row_elements, positions, 1, 1, 1),
+            swizzle=self.row_bytes,
+            l2_promotion=128,
+        )
+
+
+def values(config: Config) -> dict[str, object]:
+    """The names that the template sees."""
+    return {"config": config}
+
+
+def violations(
+    config: Config, arch: Architecture, problem: Problem | None = None
+) -> tuple[str, ...]:
+    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
+    statement of the constraints.
+    """
+    if arch.name != ARCH:
+        return (f"wgmma needs {ARCH}; this is {arch.name}",)
+    return tuple(_violations(config, arch, problem))
+
+
+def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
+    if c.head_dim % 8 or not 8 <= c.head_dim <= 64:
+        yield f"head_dim must be a multiple of 8 from 8 to 64, not {c.head_dim}"
+        return
+    if c.dtype not in ("f16", "bf16"):
+        yield f"dtype must be f16 or bf16, not {c.dtype!r}"
+        return
+    if c.mask not in BIAS_BYTES:
+        yield f"mask must be one of {', '.join(BIAS_BYTES)}, not {c.mask!r}"
+    if c.block_keys not in (32, 64):
+        yield f"block_keys must be 32 or 64, not {c.block_keys}"
+        return
+    if not 1 <= c.block_rows <= 4 or c.m_tiles not in (1, 2, 4):
+        yield (
+            "block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not "
+            f"{c.block_rows} and {c.m_tiles}"
+        )
+        return
+    if c.parts < 1 or c.block_keys % (16 * c.parts):
+        yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
+        return
+    if not 2 <= c.stages <= 16:
+        yield f"stages must be 2 to 16, not {c.stages}"
+    if not 1 <= c.q_buffers <= 4:
+        yield f"q_buffers must be 1 to 4, not {c.q_buffers}"
+    if c.sums_in_rows and not c.masked:
+        yield (
+            f"at head_dim {c.head_dim} the mask warp writes the columns that make row sums; mask "
+            'must be "bounds" where there is none'
+        )
+    if c.again_words < 1 or c.again_words & (c.again_words - 1) or c.again_words >= c.threads:
+        yield f"again_words must be a power of two below {c.threads}, not {c.again_words}"
+    if c.blocks < 1:
+        yield f"blocks must be positive, not {c.blocks}"
+    yield from choice.resource_violations(c, arch)
+    if problem is not None:
+        yield from _problem_violations(c, problem)
+
+
+def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    if (c.head_dim, c.dtype, c.pair) != (
+        problem.head_dim,
+        problem.dtype,
+        problem.pair != "none",
+    ):
+        yield "is an instance for another head_dim or dtype, or with or without a pair bias"
+    if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
+        yield f"is an instance for mask {c.mask}, not {problem.mask}"
+    if c.mask == "none" and not c.pair and problem.keys % c.block_keys:
+        yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
+    if not problem.mapped:
+        yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
+    if c.works(problem) >= _MOST_WORKS:
+        yield f"{c.works(problem)} works are not fewer than 2^31"
+
+
+def adapt(config: Config, problem: Problem) -> Config:
+    """`config` with the fields that follow from the problem set to fit it."""
+    fitted = replace(
+        config,
+        head_dim=problem.head_dim,
+        dtype=problem.dtype,
+        mask=problem.mask,
+        pair=problem.pair != "none",
+    )
+    bounds = not fitted.pair and problem.keys % fitted.block_keys or fitted.sums_in_rows
+    return replace(fitted, mask="bounds") if bounds and not fitted.masked else fitted
+
+
+def spill_fallbacks(config: Config) -> Iterator[Config]:
+    """`config`, then with Q in shared memory, which takes fewer registers."""
+    yield config
+    if config.q_in_registers:
+        yield replace(config, q_in_registers=False)
+
+
+# -- Choice ----------------------------------------------------------------------------------------
+
+
+def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
+    """Configurations that may serve `problem`, with the speed of their tiling."""
+    stages = 5 if problem.head_dim <= 32 else 4
+    yield adapt(Config(min(problem.head_dim, 64), stages=stages), problem), 1.0
+
+
+def choose(problem: Problem, arch: Architecture) -> Config:
+    """The legal candidate; ValueError, with every objection, if there is none."""
+    found = choice.cheapest(NAME, candidates(problem), violations, _cost, problem, arch)
+    return replace(found, blocks=arch.multiprocessors)
+
+
+def _cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+    return ceil(config.works(problem) / arch.multiprocessors) / speed
+
+
+def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
+    """Whether ``evoformer_forward_sm80`` is to run: until this one is measured to be faster."""
+    return True
+
+
+# -- Launch ----------------------------------------------------------------------------------------
+
+
+def bias_scale(scale: float) -> float:
+    """What biases are multiplied by: 1 over the scale, or 1 where that is taken as 0."""
+    return 1.0 / scale if abs(scale) >= NEGLIGIBLE_SCALE else 1.0
+
+
+def parameters(
+    config: Config,
+    problem: Problem,
+    *,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView,
+    scale: float,
+    mask_bias: ArrayView | None = None,
+    pair_tiles: ArrayView | None = None,
+    lse: ArrayView | None = None,
+) -> dict[str, Any]:
+    """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
+
+    pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
+    """
+    groups, tiles = config.extents(problem.rows, problem.queries)
+    negligible = abs(scale) < NEGLIGIBLE_SCALE
+    found: dict[str, Any] = {
+        "q_map": config.q_map(q).encode_for_executor(),
+        "k_map": config.k_map(k).encode_for_executor(),
+        "v_map": config.k_map(v).encode_for_executor(),
+        "mask_bias": mask_bias.pointer if mask_bias else 0,
+        "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
+        "out": out.pointer,
+        "lse": lse.pointer if lse else 0,
+        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
+        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
+        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
+        "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
+        "pair_stride_head": pair_tiles.strides[1] if pair_tiles else 0,
+        "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
+        "rows": problem.rows,
+        "heads": problem.heads,
+        "queries": problem.queries,
+        "keys": problem.keys,
+        "query_tiles": tiles,
+        "row_groups": groups,
+        "key_tiles": ceil(problem.keys / config.block_keys),
+        "works": config.works(problem),
+        "first_query": problem.queries if negligible else 0,
+        "score_scale": (1.0 if negligible else scale) * log2(e),
+        "bias_scale": bias_scale(scale),
+    }
+    for name in ("heads", "query_tiles", "row_groups"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    for index, label in enumerate(("batch", "row", "query", "head")):
+        found[f"out_stride_{label}"] = out.strides[index]
+    return found
+
+
+def addresses(
+    config: Config, q: ArrayView, k: ArrayView, v: ArrayView, *, context: PrimaryContext | None
+) -> MappedAddresses:
+    """Packer of a call's addresses for the front of the parameter block."""
+    maps = config.q_map(q), config.k_map(k), config.k_map(v)
+    return MappedAddresses(NAME, maps, context=context)
