@@ -105,7 +105,6 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t row_groups;  /* ceil(N / block_rows) */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
     uint32_t works;       /* B * H * query_tiles * row_groups, below 2^31 */
-    uint32_t first_query; /* 0; where the scale is 0, a place behind all queries, at which q is 0 */
 
     /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
     uint32_t heads_magic;

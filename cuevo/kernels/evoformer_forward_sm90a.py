@@ -12,7 +12,7 @@ from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
-from cuevo.kernels.forward import BIAS_BYTES, NEGLIGIBLE_SCALE, Problem
+from cuevo.kernels.forward import BIAS_BYTES, Problem
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import SharedTile, swizzle
 from cuevo.toolchain.division import magic
@@ -433,6 +433,8 @@ def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if not problem.mapped:
         yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
+    if not problem.scaled:
+        yield "divides biases by the scale, which is so small that it is taken as 0"
     if c.works(problem) >= _MOST_WORKS:
         yield f"{c.works(problem)} works are not fewer than 2^31"
 
@@ -484,11 +486,6 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
 # -- Launch ----------------------------------------------------------------------------------------
 
 
-def bias_scale(scale: float) -> float:
-    """What biases are multiplied by: 1 over the scale, or 1 where that is taken as 0."""
-    return 1.0 / scale if abs(scale) >= NEGLIGIBLE_SCALE else 1.0
-
-
 def parameters(
     config: Config,
     problem: Problem,
@@ -507,7 +504,6 @@ def parameters(
     pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
     """
     groups, tiles = config.extents(problem.rows, problem.queries)
-    negligible = abs(scale) < NEGLIGIBLE_SCALE
     found: dict[str, Any] = {
         "q_map": config.q_map(q).encode_for_executor(),
         "k_map": config.k_map(k).encode_for_executor(),
@@ -530,9 +526,8 @@ def parameters(
         "row_groups": groups,
         "key_tiles": ceil(problem.keys / config.block_keys),
         "works": config.works(problem),
-        "first_query": problem.queries if negligible else 0,
-        "score_scale": (1.0 if negligible else scale) * log2(e),
-        "bias_scale": bias_scale(scale),
+        "score_scale": scale * log2(e),
+        "bias_scale": 1.0 / scale,
     }
     for name in ("heads", "query_tiles", "row_groups"):
         found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))

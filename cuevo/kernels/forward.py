@@ -39,6 +39,8 @@ class Problem:
     """Whether a row of pair_bias has memory of its own up to a multiple of 16 bytes."""
     mapped: bool = True
     """Whether tensor maps can describe q, k and v."""
+    scaled: bool = True
+    """Whether the scale is not so small that it is taken as 0 (`NEGLIGIBLE_SCALE`)."""
 
     @property
     def pair_keys(self) -> int:

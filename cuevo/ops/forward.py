@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cuevo.kernels import (
     evoformer_forward_sm80,
     evoformer_forward_sm90a,
 )
-from cuevo.kernels.forward import Problem, parameters
+from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, parameters
 from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_lse,
@@ -170,6 +171,7 @@ def _make_plan(
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
+    problem = replace(problem, scaled=abs(factor) >= NEGLIGIBLE_SCALE)
     kernel, chosen = choose(VARIANTS, problem, place, config)
     if kernel is evoformer_forward_sm90a:
         _add_mapped_launch(builder, problem, chosen, factor, fixed=config is not None)
@@ -208,7 +210,7 @@ def _add_mapped_launch(
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
     pack_mask(builder)
     loaded, config = load(kernel, config, place, fixed=fixed)
-    tile_pair_bias(builder, problem.pair, config, kernel.bias_scale(scale))
+    tile_pair_bias(builder, problem.pair, config, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     values = kernel.parameters(
         config,
