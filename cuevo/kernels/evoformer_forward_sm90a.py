@@ -12,7 +12,7 @@ from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
-from cuevo.kernels.forward import BIAS_BYTES, Problem
+from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import SharedTile, swizzle
 from cuevo.toolchain.division import magic
@@ -83,7 +83,8 @@ class Config:
     """Q of that many works in shared memory."""
     mask: str = "none"
     """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
-    pair: bool = True
+    pair: str = "bf16"
+    """Type of pair_bias, or "none"; its tiles are fp32 in any case."""
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
     again_words: int = 128
@@ -162,10 +163,19 @@ class Config:
         warps = ceil(self.threads / 32 / _SUBPARTITIONS)
         return min(255, _SUBPARTITION_REGISTERS // (32 * warps) // 8 * 8)
 
-    def scores(self, m: int) -> str:
-        """The scores of tile `m`, as an instruction has them: an array of registers a part."""
+    @property
+    def ones(self) -> int:
+        """A word of two ones of the 16-bit type."""
+        return ONES[self.dtype] * 0x10001
+
+    def scores(self, m: int) -> list[str]:
+        """Names of the scores of tile `m`: an array of registers a part."""
         each = self.block_keys // self.parts // 2
-        names = [f"s{m}_{part}_{i}" for part in range(self.parts) for i in range(each)]
+        return [f"s{m}_{part}_{i}" for part in range(self.parts) for i in range(each)]
+
+    @staticmethod
+    def operand(names: list[str]) -> str:
+        """Registers as an instruction has them."""
         return f"{{{', '.join(names)}}}"
 
     # -- Shared memory: stages of (K | V | sums | pair) | Q | output | mask | again | barriers -----
@@ -215,7 +225,7 @@ class Config:
     @property
     def pair_bytes(self) -> int:
         """Bytes of the pair bias of a stage."""
-        return self.m_tiles * self.pair_tile_bytes if self.pair else 0
+        return self.m_tiles * self.pair_tile_bytes if self.pair != "none" else 0
 
     @property
     def stage_bytes(self) -> int:
@@ -390,14 +400,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.mask not in BIAS_BYTES:
         yield f"mask must be one of {', '.join(BIAS_BYTES)}, not {c.mask!r}"
+    if c.pair not in ("none", "f16", "bf16", "f32"):
+        yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
     if c.block_keys not in (32, 64):
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
         return
     if not 1 <= c.block_rows <= 4 or c.m_tiles not in (1, 2, 4):
-        yield (
-            "block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not "
-            f"{c.block_rows} and {c.m_tiles}"
-        )
+        yield f"block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not {c.block_rows}, {c.m_tiles}"
         return
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
@@ -421,15 +430,11 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 
 
 def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
-    if (c.head_dim, c.dtype, c.pair) != (
-        problem.head_dim,
-        problem.dtype,
-        problem.pair != "none",
-    ):
-        yield "is an instance for another head_dim or dtype, or with or without a pair bias"
+    if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):
+        yield "is an instance for another head_dim, dtype or type of pair_bias"
     if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
-    if c.mask == "none" and not c.pair and problem.keys % c.block_keys:
+    if c.mask == c.pair == "none" and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if not problem.mapped:
         yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
@@ -446,9 +451,10 @@ def adapt(config: Config, problem: Problem) -> Config:
         head_dim=problem.head_dim,
         dtype=problem.dtype,
         mask=problem.mask,
-        pair=problem.pair != "none",
+        pair=problem.pair,
     )
-    bounds = not fitted.pair and problem.keys % fitted.block_keys or fitted.sums_in_rows
+    ragged = problem.pair == "none" and problem.keys % config.block_keys > 0
+    bounds = ragged or fitted.sums_in_rows
     return replace(fitted, mask="bounds") if bounds and not fitted.masked else fitted
 
 
@@ -462,10 +468,18 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 # -- Choice ----------------------------------------------------------------------------------------
 
 
+SHAPES = (
+    Config(32, block_rows=3, stages=5),
+    Config(56, block_rows=2, stages=4),
+    Config(64, block_rows=2, stages=4, q_in_registers=False),
+)
+"""Tilings for head dims up to theirs: those that have registers and shared memory enough."""
+
+
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    stages = 5 if problem.head_dim <= 32 else 4
-    yield adapt(Config(min(problem.head_dim, 64), stages=stages), problem), 1.0
+    fitting = (shape for shape in SHAPES if problem.head_dim <= shape.head_dim)
+    yield adapt(next(fitting, SHAPES[-1]), problem), 1.0
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:

@@ -101,7 +101,8 @@ def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:
 
 NEGLIGIBLE_SCALE = 2.0**-64
 """Magnitude below which a scale is taken as 0."""
-_ONES = {"f16": 0x3C00, "bf16": 0x3F80}
+ONES = {"f16": 0x3C00, "bf16": 0x3F80}
+"""Bits of 1 in a 16-bit type."""
 
 
 def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
@@ -110,7 +111,7 @@ def scale_fields(scale: float, dtype: str) -> dict[str, int | float]:
     does not have.
     """
     magnitude = abs(scale)
-    sign = _ONES[dtype] | (0x8000 if scale < 0 else 0)
+    sign = ONES[dtype] | (0x8000 if scale < 0 else 0)
     if magnitude < NEGLIGIBLE_SCALE:
         magnitude, sign = 1.0, 0
     return {

@@ -1,5 +1,5 @@
-"""Host half of ``ptx/pair_tiles_sm70.ptx``: the pair bias, divided by the scale, in the order of the
-accumulators of wgmma.
+"""Host half of ``ptx/pair_tiles_sm70.ptx``: the pair bias, divided by the scale, in the order of
+the accumulators of wgmma.
 """
 
 from collections.abc import Iterator
@@ -47,8 +47,8 @@ class Config:
         return 0
 
     def shape(self, pair_bias: ArrayView, block_queries: int) -> tuple[int, ...]:
-        """Extents of the tiles of a pair bias [B, 1, H, Lq, Lk]: batches, heads, tiles of keys, tiles of
-        64 queries, enough for blocks of `block_queries`, and elements of a tile.
+        """Extents of the tiles of a pair bias [B, 1, H, Lq, Lk]: batches, heads, tiles of keys,
+        tiles of 64 queries, enough for blocks of `block_queries`, and elements of a tile.
         """
         batch, _, heads, queries, keys = pair_bias.shape
         batches = batch if pair_bias.strides[0] else 1
@@ -84,7 +84,9 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
 def parameters(
     *, pair_bias: ArrayView, pair_tiles: ArrayView, bias_scale: float
 ) -> dict[str, int | float]:
-    """The parameter block of a launch, by field name: `pair_tiles` has the shape of `Config.shape`."""
+    """The parameter block of a launch, by field name; `pair_tiles` has the shape that
+    `Config.shape` says.
+    """
     _, _, key_tiles, query_tiles, _ = pair_tiles.shape
     found: dict[str, int | float] = {
         "pair_bias": pair_bias.pointer,

@@ -125,8 +125,8 @@ def pack_biases(
 
 
 def pack_mask(builder: PlanBuilder) -> None:
-    """Put a launch into a plan that packs the mask, if its elements are not aligned: kernels read it
-    key by key, at any stride.
+    """Put a launch into a plan that packs the mask, if its elements are not aligned: kernels read
+    it key by key, at any stride.
     """
     mask_bias = builder.views.get("mask_bias")
     if mask_bias is not None and mask_bias.alignment() % mask_bias.dtype.itemsize:
@@ -136,8 +136,8 @@ def pack_mask(builder: PlanBuilder) -> None:
 def tile_pair_bias(
     builder: PlanBuilder, pair: str, config: evoformer_forward_sm90a.Config, bias_scale: float
 ) -> None:
-    """Put a launch into a plan that makes the array `pair_tiles` of the pair bias, if there is one, of
-    type `pair`, for a kernel of that configuration.
+    """Put a launch into a plan that makes the array `pair_tiles` of the pair bias, if there is one,
+    of type `pair`, for a kernel of that configuration.
     """
     if pair == "none":
         return
