@@ -76,6 +76,9 @@ def _rows(config: Any) -> int:
 def _forward(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
+    if hasattr(config, "blocks"):
+        # A persistent threadblock, which takes one work after the other.
+        config = replace(config, blocks=1)
     rows, full = _rows(config), getattr(config, "full_tiles", False)
     queries = config.block_queries * 2 if full else config.block_queries + _UNALIGNED
     ends = config.mask != "none" and not full
@@ -87,10 +90,12 @@ def _forward(
         k, v = (
             _normal(rng, (BATCH, rows, keys, HEADS, config.head_dim), config.dtype) for _ in "kv"
         )
-        k *= (1 + growth * (np.arange(keys) // 32))[:, None, None].astype(k.dtype)
+        k *= (1 + growth * (np.arange(keys) // 16))[:, None, None].astype(k.dtype)
         biases: dict[str, Any] = {}
         if config.mask not in ("none", "bounds"):
-            biases["mask_bias"] = _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
+            mask = _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
+            biases["mask_bias"] = mask
+            mask[:, dead_rows] = False if config.mask == "bool" else -200.0
         if config.pair != "none":
             biases["pair_bias"] = _normal(rng, (BATCH, 1, HEADS, queries, keys), config.pair)
         call = dict(scale=scale, **biases)
@@ -98,11 +103,15 @@ def _forward(
         expected_out, expected_lse = reference.attention(q, k, v, **call)
         return {"out": (out, expected_out), "lse": (lse, expected_lse)}
 
-    scale = float(config.head_dim**-0.5)
+    scale, dead_rows = float(config.head_dim**-0.5), slice(0)
     yield computed(whole_keys + RAGGED * ends, 0, scale)
     # Scores that outgrow the maximum at every step, and keys that end in the second step of a tile.
     step = getattr(config, "chunk_keys", 0)
     yield computed(whole_keys + (step + RAGGED) * ends, 4, -scale)
+    if ends and hasattr(config, "again_words"):
+        # Works with a row N none of whose keys counts, which are done again.
+        dead_rows = slice(1)
+        yield computed(RAGGED, 0, scale)
 
 
 def _backward(
@@ -241,6 +250,25 @@ def _key_bias(
     yield {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
 
 
+def _pair_tiles(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    queries, keys = 64 + _UNALIGNED, config.block_keys + _UNALIGNED
+    source = _normal(rng, (2, 1, HEADS, queries, keys), config.pair)
+    tiles = np.empty(config.shape(view(source), 64), np.float32)
+    views = {"pair_bias": view(source), "pair_tiles": view(tiles)}
+    values = module.parameters(**views, bias_scale=2.0)
+    _launch(module, config, place, config.grid(tiles.shape), values, views.values())
+    whole = np.zeros((2, HEADS, 128, 2 * config.block_keys))
+    whole[..., :queries, :keys] = 2 * source[:, 0].astype(np.float64)
+    whole[..., keys:] = -np.inf
+    # Queries as tiles, warps, halves, rows; keys as tiles, parts, lanes of a row, columns.
+    apart = whole.reshape(2, HEADS, 2, 4, 2, 8, 2, config.block_keys // 8, 4, 2)
+    expected = apart.transpose(0, 1, 6, 2, 7, 3, 5, 8, 4, 9).reshape(tiles.shape)
+    # -inf is no number to measure by.
+    yield {"pair_tiles": (np.exp2(tiles), np.exp2(expected))}
+
+
 def _partial_sums(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
@@ -296,6 +324,7 @@ _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
         "gemm": _gemm,
         "key_bias": _key_bias,
         "pack": _pack,
+        "pair_tiles": _pair_tiles,
         "partial_sums": _partial_sums,
     }
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from math import ceil
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
@@ -11,8 +12,8 @@ C = TypeVar("C", bound=Hashable)
 P = TypeVar("P")
 D = TypeVar("D", bound=Any)
 
-_REGISTERS = 65536
-"""Registers of a multiprocessor."""
+_SUBPARTITIONS, _REGISTERS = 4, 16384
+"""SM sub-partitions of a multiprocessor, and the registers of each."""
 
 
 def check_types(config: Any) -> None:
@@ -42,9 +43,11 @@ class Threadblocks(Bounded, Protocol):
 
 def registers(c: Bounded) -> int:
     """Registers that a thread may have where `min_blocks` threadblocks share a multiprocessor:
-    they are given out by 8, and an instruction can name 255.
+    warps are dealt out to its sub-partitions, registers are given out by 8, and an instruction can
+    name 255.
     """
-    return min(255, _REGISTERS // (c.threads * c.min_blocks) // 8 * 8)
+    warps = ceil(ceil(c.threads / 32) * c.min_blocks / _SUBPARTITIONS)
+    return min(255, _REGISTERS // (32 * warps) // 8 * 8)
 
 
 def resource_violations(c: Threadblocks, arch: Architecture) -> Iterator[str]:

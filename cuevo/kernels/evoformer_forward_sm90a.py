@@ -41,8 +41,6 @@ MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
-_SUBPARTITIONS = 4
-_SUBPARTITION_REGISTERS = 16384
 _BARRIER_BYTES = 8
 _FLAG_BYTES = 16
 _MOST_WORKS = 2**31
@@ -157,11 +155,8 @@ class Config:
 
     @property
     def registers(self) -> int:
-        """Registers that the assembler may give a thread: warps are dealt out to the SM
-        sub-partitions, whose registers are counted apart.
-        """
-        warps = ceil(self.threads / 32 / _SUBPARTITIONS)
-        return min(255, _SUBPARTITION_REGISTERS // (32 * warps) // 8 * 8)
+        """Registers that the assembler may give a thread."""
+        return choice.registers(self)
 
     @property
     def ones(self) -> int:

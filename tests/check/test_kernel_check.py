@@ -38,6 +38,7 @@ INSTANCES = [
         "evoformer_forward_sm80",
         "head_dim=8 block_queries=64 block_rows=2 block_keys=32 short_queries=16 short_rows=4",
     ),
+    ("evoformer_forward_sm90a", "head_dim=32 block_rows=1 stages=2 mask=f32 pair=f16 dtype=f16"),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
@@ -51,6 +52,7 @@ INSTANCES = [
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
+    ("pair_tiles_sm70", "pair=f16"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
 ]
 

@@ -30,12 +30,14 @@ from cuevo.kernels import (
     evoformer_backward_sm75,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
+    evoformer_forward_sm90a,
     gemm_sm70,
     gemm_sm75,
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
     pack_sm70,
+    pair_tiles_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels import evoformer_backward_sm80 as backward
@@ -107,6 +109,32 @@ def instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, object]]]:
     dtype = ("bf16", "f16")[head_dim // 8 % 2]
     config = delta.choose(head_dim, dtype, heads=8)
     yield f"delta-D{head_dim}-{dtype}-heads{config.block_heads}", delta.NAME, delta.values(config)
+
+
+MAPPED_DIMS = tuple(d for d in HEAD_DIMS if d <= 64)
+"""Head dims of `evoformer_forward_sm90a`."""
+
+
+def mapped_configurations(
+    head_dim: int, dtype: str, biases: int
+) -> list[evoformer_forward_sm90a.Config]:
+    """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end in a tile."""
+    mask, pair, _ = BIASES[biases]
+    types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
+    problem = forward.Problem(1, 8, 2, 257, 257, head_dim, dtype, *types)
+    return [config for config, _ in evoformer_forward_sm90a.candidates(problem)]
+
+
+def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of a seventh of them."""
+    kernel = evoformer_forward_sm90a
+    for head_dim, biases in product(MAPPED_DIMS, range(len(BIASES))):
+        if (head_dim // 8 + biases) % 7 == 0:
+            dtype = ("bf16", "f16")[biases % 2]
+            for config in mapped_configurations(head_dim, dtype, biases):
+                tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
+                yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
 
 
 # Of a backward pass: whether there is a mask, type of the pair bias, alignment of its rows.
@@ -225,6 +253,9 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         sums = partial_sums_sm70.choose(out_dtype, count, columns)
         name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
         yield name, partial_sums_sm70.NAME, partial_sums_sm70.values(sums)
+    for pair in ("f16", "bf16", "f32"):
+        tiles = pair_tiles_sm70.Config(pair)
+        yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
     for copy in pack_configurations():
         ways = [copy.reads, str(copy.unit)]
         ways += [f"{copy.width}x{copy.lanes}"] if copy.reads == "tile" else []
@@ -329,6 +360,7 @@ Instances = Iterator[tuple[str, str, dict[str, object]]]
 FAMILIES: Mapping[str, Callable[[], Instances]] = {
     **{f"forward-D{d}": partial(instances, d) for d in HEAD_DIMS},
     **{f"backward-D{d}": partial(gradient_instances, d) for d in HEAD_DIMS},
+    "mapped forward": mapped_instances,
     "products": product_instances,
     "wgmma": wgmma_instances,
     "lower products": lower_product_instances,

@@ -23,12 +23,14 @@ from cuevo.kernels import (
     evoformer_backward_sm75,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
+    evoformer_forward_sm90a,
     gemm_sm70,
     gemm_sm75,
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
     pack_sm70,
+    pair_tiles_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels import evoformer_backward_sm80 as backward
@@ -46,6 +48,7 @@ MOST_REGISTERS = {
     key_bias_sm70.NAME: 64,
     partial_sums_sm70.NAME: 64,
     pack_sm70.NAME: 128,
+    pair_tiles_sm70.NAME: 64,
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
 }
@@ -125,6 +128,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     evoformer_forward_sm70.NAME: lambda: reversed(
         list(_lower_forward(evoformer_forward_sm70, 112, "bool", "f16"))
     ),
+    evoformer_forward_sm90a.NAME: lambda: shipped.mapped_configurations(32, "bf16", 7),
     evoformer_backward_sm75.NAME: lambda: [_lower_backward(evoformer_backward_sm75, 120, 4, 3)],
     evoformer_backward_sm70.NAME: lambda: [_lower_backward(evoformer_backward_sm70, 96, 3, 3)],
     gemm_sm80.NAME: lambda: (
@@ -136,6 +140,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     delta.NAME: lambda: [delta.choose(128, "bf16", heads=8)],
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     pack_sm70.NAME: lambda: [pack_sm70.Config(1, 4, "tile", 1, 4, 32)],
+    pair_tiles_sm70.NAME: lambda: [pair_tiles_sm70.Config("f16")],
     partial_sums_sm70.NAME: lambda: [partial_sums_sm70.choose("f32", 8, 254)],
 }
 """Configurations of each kernel with as many registers a thread as any, or nearly; the first that
@@ -145,7 +150,8 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
     forward.NAME: ("sm_80", "sm_86", "sm_90", "sm_100"),
     backward.NAME: ("sm_80", "sm_90"),
     gemm_sm80.NAME: ("sm_80", "sm_90"),
-    gemm_sm90a.NAME: (gemm_sm90a.ARCH,),
+    **dict.fromkeys((evoformer_forward_sm90a.NAME, gemm_sm90a.NAME), (gemm_sm90a.ARCH,)),
+    pair_tiles_sm70.NAME: ("sm_90",),
     **dict.fromkeys(
         (delta.NAME, key_bias_sm70.NAME, pack_sm70.NAME, partial_sums_sm70.NAME),
         ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
@@ -182,6 +188,11 @@ def _of_forward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
     for length in shipped.LENGTHS:
         for config in shipped.configurations(head_dim, dtype, biases, length):
             yield forward, config
+
+
+def _of_mapped_forward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
+    for config in shipped.mapped_configurations(head_dim, dtype, biases):
+        yield evoformer_forward_sm90a, config
 
 
 def _of_backward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
@@ -235,15 +246,18 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
             yield partial_sums_sm70, partial_sums_sm70.choose(out_dtype, count, columns)
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
+        yield pair_tiles_sm70, pair_tiles_sm70.Config(dtype)
 
 
 _DIMS, _DTYPES, _LOWER = shipped.HEAD_DIMS, ("bf16", "f16"), range(len(LOWER_BIASES))
+_MAPPED_DIMS = shipped.MAPPED_DIMS
 _ORDERS, _KINDS = range(len(shipped.ORDERS)), range(len(shipped.PRODUCTS))
 EVERYTHING: tuple[tuple[Callable[..., Found], list[Case]], ...] = (
     (_of_products, list(product(_ORDERS, _KINDS))),
     (_of_wgmma, list(product(_ORDERS, _KINDS))),
     (_of_wgmma_problems, list(product(range(len(WGMMA_PRODUCTS))))),
     (_of_forward, list(product(_DIMS, _DTYPES, range(len(shipped.BIASES))))),
+    (_of_mapped_forward, list(product(_MAPPED_DIMS, _DTYPES, range(len(shipped.BIASES))))),
     (_of_backward, list(product(_DIMS, _DTYPES, range(len(shipped.GRADIENT_BIASES))))),
     (_of_lower_products, list(product(range(len(shipped.LOWER_PRODUCTS))))),
     (_of_lower_forward, list(product(_DIMS, _LOWER))),

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "evoformer_forward_sm70": ("sm_75", "sm_90"),
     "evoformer_forward_sm75": ("sm_75", "sm_90"),
     "evoformer_forward_sm80": ("sm_80", "sm_90"),
+    "evoformer_forward_sm90a": ("sm_90a",),
     "gemm_sm70": ("sm_75", "sm_90"),
     "gemm_sm75": ("sm_75", "sm_90"),
     "gemm_sm80": ("sm_80", "sm_90"),
