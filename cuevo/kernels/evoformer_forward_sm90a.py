@@ -106,7 +106,7 @@ class Config:
     @property
     def row_elements(self) -> int:
         """Elements of a row of Q, K or V in shared memory: D, and zeros."""
-        return next(x for x in (16, 32, 64) if x >= self.head_dim)
+        return next((x for x in (16, 32) if x >= self.head_dim), 64)
 
     @property
     def row_bytes(self) -> int:

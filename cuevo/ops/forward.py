@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuevo.arrays import ArrayView
-from cuevo.executors import DriverExecutor, executor_for
+from cuevo.executors import DriverExecutor, architecture_of, executor_for
 from cuevo.kernels import (
     evoformer_forward_sm70,
     evoformer_forward_sm75,
@@ -23,9 +23,15 @@ from cuevo.ops.attention_problem import (
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
-from cuevo.ops.dispatch import KernelVariant, choose, load
+from cuevo.ops.dispatch import KernelVariant, choose, configure, dispatch, load
 from cuevo.ops.operation import Operation
-from cuevo.ops.packing import check_pack, pack_biases, pack_mask, tile_pair_bias
+from cuevo.ops.packing import (
+    ROW_ALIGNMENT,
+    check_pack,
+    pack_biases,
+    pack_mask,
+    tile_pair_bias,
+)
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
 
 __all__ = ["OPERATION", "VARIANTS", "attention", "attention_workspace"]
@@ -172,15 +178,15 @@ def _make_plan(
         return builder.plan
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
     problem = replace(problem, scaled=abs(factor) >= NEGLIGIBLE_SCALE)
-    kernel, chosen = choose(VARIANTS, problem, place, config)
-    if kernel is evoformer_forward_sm90a:
-        _add_mapped_launch(builder, problem, chosen, factor, fixed=config is not None)
+    # The highest variant reads a pair bias of any strides: it is asked before any is packed.
+    readable = replace(problem, pair_alignment=ROW_ALIGNMENT)
+    if dispatch(VARIANTS, readable, architecture_of(place), config) is evoformer_forward_sm90a:
+        _add_mapped_launch(builder, readable, factor, config)
         return builder.plan
-    packed = pack_biases(builder, problem, pack)
-    if packed != problem:
-        kernel, chosen = choose(VARIANTS, packed, place, config)
+    problem = pack_biases(builder, problem, pack)
+    kernel, chosen = choose(VARIANTS, problem, place, config)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
-    grid = chosen.grid(packed)
+    grid = chosen.grid(problem)
     check_grid(grid)  # before its magic numbers are computed
     values = parameters(
         chosen,
@@ -199,21 +205,20 @@ def _make_plan(
 def _add_mapped_launch(
     builder: PlanBuilder,
     problem: Problem,
-    config: evoformer_forward_sm90a.Config,
     scale: float,
-    *,
-    fixed: bool,
+    config: Any,
 ) -> None:
     """Put the launches of the kernel that has tensor maps into a plan: it reads the pair bias in
     tiles of its own.
     """
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
+    wanted = configure(kernel, problem, place, config)
+    loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
-    loaded, config = load(kernel, config, place, fixed=fixed)
-    tile_pair_bias(builder, problem.pair, config, 1.0 / scale)
+    tile_pair_bias(builder, problem.pair, chosen, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     values = kernel.parameters(
-        config,
+        chosen,
         problem,
         q=q,
         k=k,
@@ -227,11 +232,11 @@ def _add_mapped_launch(
     builder.add_launch(
         kernel.NAME,
         loaded,
-        config,
-        config.grid(problem),
+        chosen,
+        chosen.grid(problem),
         values,
         arrays={"q_map": "q", "k_map": "k", "v_map": "v"},
-        addresses=kernel.addresses(config, q, k, v, context=context),
+        addresses=kernel.addresses(chosen, q, k, v, context=context),
     )
 
 

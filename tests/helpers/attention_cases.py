@@ -319,6 +319,7 @@ def check(
     lse: np.ndarray | None,
     inputs: Mapping[str, Strided],
     slack: float = 0.0,
+    lse_tolerance: float = LSE_TOLERANCE,
 ) -> None:
     """Compare with float64; the failure says which case, how far off, and where it begins.
 
@@ -354,7 +355,7 @@ def check(
     sound = compare_specials(case, "lse", lse, exact_lse)
     size_of_lse = np.abs(np.where(sound, exact_lse, 0.0))
     difference = np.abs(np.where(sound, lse, 0.0) - np.where(sound, exact_lse, 0.0))
-    wrong = difference > LSE_TOLERANCE * np.maximum(1.0, size_of_lse)
+    wrong = difference > lse_tolerance * np.maximum(1.0, size_of_lse)
     if wrong.any():
         fail(case, "lse", wrong, lse, exact_lse)
 

@@ -1,0 +1,169 @@
+"""ptx/evoformer_forward_sm90a.ptx and ptx/pair_tiles_sm70.ptx: results, works done again, what the
+kernel does not serve, and how it is asked for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import attention_cases as cases
+from helpers.attention_cases import Case
+from helpers.attention_sweep import CASES as ALL
+from helpers.attention_sweep import WHOLE, name
+from helpers.executors import shared
+from helpers.guarded import Strided
+
+import cuevo
+from cuevo.architectures import architecture
+from cuevo.executors.driver import DriverExecutor
+from cuevo.kernels import evoformer_forward_sm80
+from cuevo.kernels import evoformer_forward_sm90a as kernel_90a
+from cuevo.kernels.evoformer_forward_sm90a import Config
+from cuevo.kernels.forward import Problem
+from cuevo.ops.attention_problem import state_problem
+from cuevo.ops.dispatch import dispatch
+from cuevo.ops.forward import VARIANTS
+
+kernel = pytest.mark.kernel
+unit = pytest.mark.unit
+gpu = pytest.mark.gpu
+
+SM_90A = architecture("sm_90a")
+PROBLEM = Problem(1, 4, 2, 100, 77, 32, "bf16", "f32", "bf16")
+LSE_TOLERANCE = {"bf16": 4.5e-3, "f16": 1e-3}
+"""The sums are those of rounded probabilities: half a unit in the last place of the 16-bit type,
+where one of them is all there is.
+"""
+
+# A whole row N without a key that counts, and keys whose finite mask is added.
+AGAIN = Case(
+    "bf16", 32, 70, 45, rows=2, mask="f32", pair="bf16", values="dead by mask", scale=-0.3, seed=7
+)
+PLAIN = Case("f16", 64, 40, 33, batch=2, mask="none", pair="f32", pair_layout="one B", seed=8)
+OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
+    (AGAIN, dict(block_rows=1, stages=2)),
+    (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
+)
+SETTINGS: tuple[dict[str, Any], ...] = (
+    dict(stages=3),
+    dict(block_rows=1, stages=4, q_in_registers=False),
+    dict(block_rows=2, stages=2, m_tiles=1, block_keys=64),
+    dict(block_rows=4, stages=2, m_tiles=1, parts=1),
+    dict(block_rows=1, stages=3, q_buffers=2),
+)
+
+
+def served(case: Case) -> bool:
+    """Whether the kernel serves the problem of a case."""
+    inputs = cases.make(case)
+    views = cases.host_views(inputs, readonly=True)
+    problem = replace(state_problem(**views), scaled=case.scale is None or abs(case.scale) > 2**-64)
+    config, _ = next(kernel_90a.candidates(problem))
+    return not kernel_90a.violations(config, SM_90A, problem)
+
+
+def sweep() -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Cases of the sweep that the kernel serves, with one of `SETTINGS` after the other."""
+    for index, case in enumerate(filter(served, ALL)):
+        settings = SETTINGS[index % len(SETTINGS)]
+        yield case, settings if case.head_dim <= 32 else settings | dict(block_rows=1, stages=2)
+
+
+def run(case: Case, place: Any, settings: dict[str, Any]) -> dict[str, Strided]:
+    """Run the kernel, on few threadblocks, and compare with float64."""
+    inputs, results = cases.make(case), cases.make_results(case)
+    arrays = {key: x.array for key, x in (inputs | results).items()}
+    q, k, v = (arrays.pop(key) for key in "qkv")
+    config = Config(case.head_dim, **dict(blocks=2) | settings)
+    cuevo.attention(q, k, v, **arrays, scale=case.scale, device=place, config=config)
+    out, lse = results["out"].array, results["lse"].array
+    cases.check(case, out, lse, inputs, lse_tolerance=LSE_TOLERANCE[case.dtype])
+    cases.check_guards(case, results)
+    return results
+
+
+@kernel
+@pytest.mark.parametrize(("case", "settings"), [*OTHERS, *(sweep() if WHOLE else ())], ids=str)
+def test_results_are_those_of_float64(case: Case, settings: dict[str, Any]) -> None:
+    run(case, shared("sm_90a"), settings)
+
+
+@gpu
+@pytest.mark.parametrize("case", [case for case in ALL if case.head_dim <= 64], ids=name)
+def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
+    if not served(case):
+        pytest.skip("another variant's")
+    config, _ = next(kernel_90a.candidates(replace(PROBLEM, head_dim=case.head_dim)))
+    shape = ("block_rows", "m_tiles", "stages", "q_in_registers")
+    settings = {key: getattr(config, key) for key in shape} | dict(blocks=132)
+    first, again = (run(case, executor, settings) for _ in range(2))
+    for key, result in first.items():
+        cases.assert_same_bytes(case, key, again[key].array, result.array)
+
+
+@gpu
+@pytest.mark.parametrize(("case", "settings"), OTHERS, ids=str)
+def test_the_bits_of_the_cpu_executor(
+    executor: DriverExecutor, case: Case, settings: dict[str, Any]
+) -> None:
+    on_gpu, on_cpu = run(case, executor, settings), run(case, shared("sm_90a"), settings)
+    for key, result in on_gpu.items():
+        cases.assert_same_bytes(case, key, on_cpu[key].array, result.array)
+
+
+@unit
+def test_it_runs_where_it_is_asked_for() -> None:
+    """Until it is chosen: by a Config, or by a field that no other variant has."""
+    assert dispatch(VARIANTS, PROBLEM, SM_90A) is evoformer_forward_sm80
+    assert dispatch(VARIANTS, PROBLEM, SM_90A, Config(32)) is kernel_90a
+    assert dispatch(VARIANTS, PROBLEM, SM_90A, {"parts": 2}) is kernel_90a
+    assert dispatch(VARIANTS, PROBLEM, SM_90A, {"stages": 2}) is evoformer_forward_sm80
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(mapped=False), "a tensor map steps forward"),
+        (dict(scaled=False), "taken as 0"),
+        (dict(head_dim=72), "head_dim must be"),
+    ],
+    ids=str,
+)
+def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
+    problem = replace(PROBLEM, **changes)
+    config = replace(next(kernel_90a.candidates(problem))[0], head_dim=problem.head_dim)
+    assert any(why in each for each in kernel_90a.violations(config, SM_90A, problem))
+    with pytest.raises(ValueError, match=why):
+        kernel_90a.choose(problem, SM_90A)
+
+
+@unit
+def test_zero_strides_are_for_other_variants() -> None:
+    whole = np.zeros((1, 2, 8, 1, 16), np.float16)
+    stretched = np.broadcast_to(whole[:, :1], whole.shape)
+    for k, mapped in ((whole, True), (stretched, False)):
+        views = {key: cuevo.arrays.view(x) for key, x in dict(q=whole, k=k, v=whole).items()}
+        assert state_problem(**views).mapped is mapped
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(head_dim=24), "the mask warp writes"),
+        (dict(parts=4), "are not multiples of 16 keys"),
+        (dict(stages=9), "bytes of shared memory"),
+        (dict(again_words=3), "again_words must be a power of two"),
+        (dict(dtype="f32"), "dtype must be"),
+        (dict(block_keys=48), "block_keys must be"),
+        (dict(m_tiles=3), "m_tiles 1, 2 or 4"),
+    ],
+    ids=str,
+)
+def test_limits(changes: dict[str, Any], why: str) -> None:
+    assert kernel_90a.violations(Config(32), SM_90A) == ()
+    config = replace(Config(32), **changes)
+    assert any(why in each for each in kernel_90a.violations(config, SM_90A))
