@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import backward_peers
@@ -52,10 +52,16 @@ def _backward_inputs(backend: Backend, workload: Workload, dtype: str, seed: int
 
 def _forward_configurations(texts: Sequence[str]) -> dict[str, Any]:
     from cuevo.cli.settings import read_values, split_settings
-    from cuevo.kernels.evoformer_forward_sm80 import Config
+    from cuevo.kernels import evoformer_forward_sm80, evoformer_forward_sm90a
 
-    read = {text: read_values(Config, split_settings(text.split(","))) for text in texts}
-    return {"": None, **read}
+    def read(text: str) -> dict[str, Any]:
+        settings = split_settings(text.split(","))
+        # Fields that only the variant for sm_90a has ask for it.
+        others = settings.keys() - {each.name for each in fields(evoformer_forward_sm80.Config)}
+        variant = evoformer_forward_sm90a if others else evoformer_forward_sm80
+        return read_values(variant.Config, settings)
+
+    return {"": None, **{text: read(text) for text in texts}}
 
 
 def _backward_configurations(texts: Sequence[str]) -> dict[str, Any]:

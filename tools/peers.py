@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -104,15 +104,15 @@ def arguments_of(inputs: Inputs, biases: str) -> dict[str, Any]:
 
 def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     from cuevo.arrays import view
-    from cuevo.executors.placement import architecture_of, executor_for
-    from cuevo.kernels import evoformer_forward_sm80 as kernel
+    from cuevo.executors.placement import executor_for
+    from cuevo.ops.dispatch import choose
+    from cuevo.ops.forward import VARIANTS
 
     views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
     place = executor_for(None, list(views.values()))
     problem = packed_problem(views, inputs.pack, 1, place)
-    chosen = kernel.choose(problem, architecture_of(place))
-    values = asdict(replace(chosen, **changes) if changes else chosen)
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    kernel, chosen = choose(VARIANTS, problem, place, changes)
+    return " ".join([kernel.NAME, *(f"{name}={value}" for name, value in asdict(chosen).items())])
 
 
 Loader = Callable[[str], Contender]
