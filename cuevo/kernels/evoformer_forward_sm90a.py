@@ -83,6 +83,10 @@ class Config:
     """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "bf16"
     """Type of pair_bias, or "none"; its tiles are fp32 in any case."""
+    sums: str = "column"
+    """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
+    "added", instructions, of unrounded ones.
+    """
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
     again_words: int = 128
@@ -104,6 +108,13 @@ class Config:
         return self.mask != "none"
 
     @property
+    def weighs(self) -> bool:
+        """Whether keys have weights in the columns that make the sums: 0 for those that a mask
+        takes out of sight.
+        """
+        return self.masked and self.sums == "column"
+
+    @property
     def row_elements(self) -> int:
         """Elements of a row of Q, K or V in shared memory: D, and zeros."""
         return next((x for x in (16, 32) if x >= self.head_dim), 64)
@@ -120,13 +131,13 @@ class Config:
 
     @property
     def product_columns(self) -> int:
-        """Columns of the product with v: D, and 8 of row sums."""
-        return self.head_dim + 8
+        """Columns of the product with v: D, and 8 of row sums where these make them."""
+        return self.head_dim + (8 if self.sums == "column" else 0)
 
     @property
     def sums_in_rows(self) -> bool:
         """Whether the columns that make the row sums lie within the rows of v."""
-        return self.product_columns <= self.row_elements
+        return self.head_dim < self.product_columns <= self.row_elements
 
     @property
     def lane_keys(self) -> int:
@@ -163,6 +174,10 @@ class Config:
         """A word of two ones of the 16-bit type."""
         return ONES[self.dtype] * 0x10001
 
+    def added_sum(self, m: int) -> str | None:
+        """Name of the sums of tile `m` where instructions add them."""
+        return f"sum{m}_" if self.sums == "added" else None
+
     def scores(self, m: int) -> list[str]:
         """Names of the scores of tile `m`: an array of registers a part."""
         each = self.block_keys // self.parts // 2
@@ -195,7 +210,7 @@ class Config:
     @property
     def sums_bytes(self) -> int:
         """Their bytes."""
-        if self.sums_in_rows:
+        if self.product_columns <= self.row_elements:
             return 0
         chunks = self.row_bytes // 16
         return (ceil(self.block_rows / chunks) if self.masked else 1) * self.kv_row_bytes
@@ -287,7 +302,8 @@ class Config:
     @property
     def mask_bytes(self) -> int:
         """Bytes of the stages of the mask, and of the notes."""
-        return self.stages * self.mask_stage_bytes + 4 * self.again_words + 16 if self.masked else 0
+        notes = 4 * self.again_words + _FLAG_BYTES if self.weighs else 0
+        return self.stages * self.mask_stage_bytes + notes if self.masked else 0
 
     @property
     def barriers_at(self) -> int:
@@ -405,6 +421,9 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
+        return
+    if c.sums not in ("column", "added"):
+        yield f"sums must be column or added, not {c.sums!r}"
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"

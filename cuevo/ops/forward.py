@@ -213,6 +213,9 @@ def _add_mapped_launch(
     """
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
     wanted = configure(kernel, problem, place, config)
+    if "lse" in views and not isinstance(config, kernel.Config) and "sums" not in (config or {}):
+        # A log-sum-exp that is asked for is that of the probabilities before they are rounded.
+        wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
     tile_pair_bias(builder, problem.pair, chosen, 1.0 / scale)
