@@ -2,8 +2,10 @@
 kernel does not serve, and how it is asked for.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from helpers.attention_sweep import CASES as ALL
 from helpers.attention_sweep import WHOLE, name
 from helpers.executors import shared
 from helpers.guarded import Strided
+from helpers.ledgers import opcodes
 
 import cuevo
 from cuevo.architectures import architecture
@@ -25,6 +28,8 @@ from cuevo.kernels.forward import Problem
 from cuevo.ops.attention_problem import state_problem
 from cuevo.ops.dispatch import dispatch
 from cuevo.ops.forward import VARIANTS
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
 unit = pytest.mark.unit
@@ -123,6 +128,20 @@ def test_the_bits_of_the_cpu_executor(
     on_gpu, on_cpu = run(case, executor, settings), run(case, shared("sm_90a"), settings)
     for key, result in on_gpu.items():
         cases.assert_same_bytes(case, key, on_cpu[key].array, result.array)
+
+
+@unit
+def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path) -> None:
+    config = Config(32)
+    rendered = render(kernel_90a.NAME, kernel_90a.values(config))
+    (exponentials,) = re.findall(r"//   ex2 +(\d+) \* 8 clocks", rendered.text)
+    products = re.findall(r"//   wgmma +(\d+) of n 32 \+ (\d+) of n 40", rendered.text)
+    found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
+    steps = config.m_tiles * config.parts
+    # The slow path of each step has its exponentials again, and one for each of two rows.
+    assert found["MUFU.EX2"] == 2 * int(exponentials) + 2 * steps
+    # Before the loop, the scores of the first tile.
+    assert found["HGMMA.64"] == sum(map(int, products[0])) + config.k_steps
 
 
 @unit
