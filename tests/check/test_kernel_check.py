@@ -38,7 +38,10 @@ INSTANCES = [
         "evoformer_forward_sm80",
         "head_dim=8 block_queries=64 block_rows=2 block_keys=32 short_queries=16 short_rows=4",
     ),
-    ("evoformer_forward_sm90a", "head_dim=32 block_rows=1 stages=2 mask=f32 pair=f16 dtype=f16"),
+    (
+        "evoformer_forward_sm90a",
+        "head_dim=16 block_rows=1 m_tiles=1 stages=2 mask=f32 pair=f16 dtype=f16",
+    ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
