@@ -108,13 +108,6 @@ class Config:
         return self.mask != "none"
 
     @property
-    def weighs(self) -> bool:
-        """Whether keys have weights in the columns that make the sums: 0 for those that a mask
-        takes out of sight.
-        """
-        return self.masked and self.sums == "column"
-
-    @property
     def row_elements(self) -> int:
         """Elements of a row of Q, K or V in shared memory: D, and zeros."""
         return next((x for x in (16, 32) if x >= self.head_dim), 64)
@@ -284,9 +277,15 @@ class Config:
 
     @property
     def mask_row_bytes(self) -> int:
-        """Bytes of what is added to the scores of a row N in a stage, and of whether there is any
-        such.
+        """Bytes of what is added to the scores of a row N in a stage, of two flags, and of fp32
+        weights of the keys where instructions sum the rows.
         """
+        weights = 4 * self.block_keys if self.sums == "added" else 0
+        return self.weights_offset + weights
+
+    @property
+    def weights_offset(self) -> int:
+        """Where such weights begin."""
         return 4 * self.block_keys + _FLAG_BYTES
 
     @property
@@ -302,8 +301,7 @@ class Config:
     @property
     def mask_bytes(self) -> int:
         """Bytes of the stages of the mask, and of the notes."""
-        notes = 4 * self.again_words + _FLAG_BYTES if self.weighs else 0
-        return self.stages * self.mask_stage_bytes + notes if self.masked else 0
+        return self.stages * self.mask_stage_bytes + 4 * self.again_words + 16 if self.masked else 0
 
     @property
     def barriers_at(self) -> int:
