@@ -350,7 +350,7 @@ class Config:
         return ceil(rows / self.block_rows), ceil(queries / self.block_queries)
 
     def works(self, problem: Problem) -> int:
-        """How many (batch, head, query tile, group of rows N) there are."""
+        """How many (batch, group of rows N, head, query tile) there are."""
         groups, tiles = self.extents(problem.rows, problem.queries)
         return problem.batch * problem.heads * tiles * groups
 
