@@ -423,6 +423,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.late_values and c.m_tiles == 1:
         yield "late_values takes the exponentials of another tile; m_tiles must be 2 or 4"
+    if c.late_values and c.stages == 2:
+        yield "late_values reads a stage until the next two are there; stages must be 3 to 16"
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
         return
