@@ -193,6 +193,28 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
 
 
 @unit
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        (dict(), True),
+        (dict(head_dim=64, dtype="f16"), True),
+        (dict(head_dim=48), False),
+        (dict(pair="none"), False),
+        (dict(rows=96), False),
+        (dict(mapped=False), False),
+    ],
+    ids=str,
+)
+def test_it_runs_unasked_where_it_is_measured_to_be_faster(
+    changes: dict[str, Any], runs: bool
+) -> None:
+    large = Problem(1, 384, 4, 384, 384, 32, "bf16", "bf16", "bf16")
+    for arch, can in (("sm_90a", True), ("sm_100", False)):
+        chosen = dispatch(VARIANTS, replace(large, **changes), architecture(arch))
+        assert (chosen is kernel_90a) is (runs and can)
+
+
+@unit
 def test_zero_strides_are_for_other_variants() -> None:
     whole = np.zeros((1, 2, 8, 1, 16), np.float16)
     stretched = np.broadcast_to(whole[:, :1], whole.shape)
