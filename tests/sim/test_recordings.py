@@ -61,6 +61,17 @@ def test_the_executor_has_what_the_hardware_had(
 # -- Sweeps ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.kernel
+def test_what_no_device_has_recorded_can_be() -> None:
+    recorded = {name for path in FILES for name in recording(path)[1]}
+    executor = SimExecutor("sm_90")
+    new = [
+        part for sweep in sweeps(90) for part in alone(sweep) if not recorded.issuperset(part.names)
+    ]
+    _, failures = record_all(new, lambda sweep: sweep.on_sim(executor))
+    assert not failures, "\n".join(failures)
+
+
 @pytest.mark.unit
 def test_every_form_is_there_or_left_out_by_name() -> None:
     covered = {probe.binder for probe in probes(100)}

@@ -35,6 +35,7 @@ LEFT_OUT = {
     "warp.fence": "the order of accesses",
     "warp.fence_proxy": "the order of accesses",
     "warp.fence_init": "the order of accesses",
+    "select.move_vector": "copies registers, each as mov does",
     "warp.registers": "has no result",
     "warp.nothing": "has no result",
     "wmma": "which lane has which element is not the same on all architectures",
