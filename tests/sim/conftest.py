@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cuevo.sim import LoadedKernel, Profile, SimExecutor
 from cuevo.sim.arithmetic import exponential, float32, halves, tensor_core
+from cuevo.sim.memory import happens_before, races
 
 Array = NDArray[Any]
 
@@ -53,6 +54,8 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         return
     for module, name in (
         (tensor_core, "compiled"),
+        (races, "compiled"),
+        (happens_before, "compiled"),
         (float32, "compiled_elementwise"),
         (exponential, "compiled_elementwise"),
         (halves, "compiled_elementwise"),

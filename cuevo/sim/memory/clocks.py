@@ -127,6 +127,11 @@ class Clocks:
             self._least = each.reshape(-1, self.warps_in_cluster, 32).min(axis=2)
         return self._least
 
+    @property
+    def told(self) -> AnyArray:
+        """Up to when all lanes of each warp know what all of its lanes have done."""
+        return self._lanes.all_know
+
     def of_readers(self, warps: AnyArray, readers: AnyArray, by: AnyArray) -> AnyArray:
         """Up to when each of `warps` knows what lane `by` of the warp beside it in `readers` has
         done, or one of its lanes for `SEVERAL`.

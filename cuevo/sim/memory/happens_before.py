@@ -25,9 +25,12 @@ from functools import partial
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.arithmetic.compiled import compiled
 from cuevo.sim.faults import Earlier, Fault
+from cuevo.sim.memory import quick_order, quick_races
 from cuevo.sim.memory.clocks import Clocks
 from cuevo.sim.memory.lane_order import SEVERAL
+from cuevo.sim.memory.races import whole
 from cuevo.sim.memory.reductions import Reductions
 
 _WORD = 4
@@ -99,6 +102,50 @@ class HappensBefore:
 
     # -- Accesses of threads ----------------------------------------------------------------------
 
+    def quick_read(
+        self, state: AnyArray, valid: int, indices: AnyArray, size: int, mask: Mask
+    ) -> bool:
+        """As `Races.quick_read`."""
+        loop = compiled(quick_order.read_words)
+        if loop is None or size < _WORD or self._reductions.any:
+            return False
+        clocks = self.clocks
+        found = loop(
+            state, valid, self._writer, self._written, self._read, self._reader, indices,
+            size // _WORD, whole(mask, indices), clocks.known, clocks.own, clocks.time, clocks.told,
+        )  # fmt: skip
+        return bool(found == quick_races.RIGHT)
+
+    def quick_write(
+        self, state: AnyArray, free: int, new_state: int, indices: AnyArray, size: int, mask: Mask
+    ) -> bool:
+        """As `Races.quick_write`."""
+        loop = compiled(quick_order.write_words)
+        if loop is None or size < _WORD or self._reductions.any:
+            return False
+        clocks = self.clocks
+        found = loop(
+            state, free, new_state, self._writer, self._written, self._read, self._reader,
+            self._async_reads, self._unfenced, indices, size // _WORD, whole(mask, indices),
+            clocks.known, clocks.own, clocks.time, clocks.told, clocks.of_all_lanes(),
+        )  # fmt: skip
+        if found == quick_races.AT_ONCE:
+            self._mark_all_written(self._of_threads("writes", indices, size, mask))
+        return bool(found == quick_races.RIGHT)
+
+    def quick_begin_async_read(
+        self, state: AnyArray, valid: int, indices: AnyArray, size: int, warps: AnyArray
+    ) -> bool:
+        """The same of `begin_async_read`."""
+        loop = compiled(quick_order.begin_async_read)
+        if loop is None or self._reductions.any:
+            return False
+        found = loop(
+            state, valid, self._writer, self._written, self._async_reads, self._unfenced, indices,
+            size // _WORD, warps, self.clocks.known,
+        )  # fmt: skip
+        return bool(found == quick_races.RIGHT)
+
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
         access = self._of_threads("reads", indices, size, mask)
@@ -121,8 +168,10 @@ class HappensBefore:
         self._check_written(access)
         self._check_read(access)
         self._unfenced[access.words] = True
-        if not access.whole:
-            return
+        if access.whole:
+            self._mark_all_written(access)
+
+    def _mark_all_written(self, access: _Access) -> None:
         own = self._mark_written(access.words, access.warps, access.lanes)
         lost = np.not_equal(self._writer[access.words] // 32, own)
         if lost.any():
@@ -195,13 +244,17 @@ class HappensBefore:
         """Make visible to asynchronous units what the warps in `mask` have written or know of, of
         `words` only, if they are given.
         """
-        clocks = self.clocks
+        clocks, loop = self.clocks, compiled(quick_order.fence)
         before = None if words is None else self._unfenced.copy()
         present = np.ones(clocks.own.shape, np.bool_) if mask is None else mask.any(axis=0)
         each = clocks.cluster * self._stride // _WORD
         for warp in np.flatnonzero(present):
             first = int(clocks.block_of_warp[warp]) // clocks.cluster * each
             block = slice(first, first + each)
+            if loop is not None and not self._reductions.any:
+                marks = self._unfenced[block], self._writer[block], self._written[block]
+                loop(*marks, clocks.known[warp])
+                continue
             known = self._written[block] <= clocks.known[warp][self._writer[block]]
             if self._reductions.any:
                 known &= ~self._reductions.unknown(block, clocks.known[warp])
@@ -219,6 +272,10 @@ class HappensBefore:
 
     def end_async_read(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
         """The same warps have waited for that."""
+        if (loop := compiled(quick_order.end_async_read)) is not None:
+            marks = self._read, self._reader, self._async_reads
+            loop(*marks, indices, size // _WORD, warps, self.clocks.own, self.clocks.time)
+            return
         words, warps = _spread(indices, size, warps)
         np.subtract.at(self._async_reads, words, 1)
         own = self.clocks.own[warps]

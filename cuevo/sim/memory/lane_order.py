@@ -20,12 +20,12 @@ class LaneOrder:
     def __init__(self, warps: int) -> None:
         self._known = np.zeros((warps, 32, 32), np.int32)
         """[w, a, b]: up to when lane a of warp w knows what its lane b has done."""
-        self._all = np.zeros(warps, np.int32)
+        self.all_know = np.zeros(warps, np.int32)
         """The same for all pairs of lanes, at least."""
 
     def reset(self) -> None:
         self._known.fill(0)
-        self._all.fill(0)
+        self.all_know.fill(0)
 
     def release(self, warps: AnyArray, lanes: AnyArray, times: AnyArray) -> AnyArray:
         """What `lanes`, (32, warps), of each of `warps` know at `times` of their warp's lanes,
@@ -47,13 +47,13 @@ class LaneOrder:
         before = self._known[warps]
         after = np.where(there, np.maximum(before, known[:, None, :]), before)
         self._known[warps] = after
-        self._all[warps] = after.min(axis=(1, 2))
+        self.all_know[warps] = after.min(axis=(1, 2))
 
     def unknown(self, warps: AnyArray, lanes: AnyArray, by: AnyArray, times: AnyArray) -> AnyArray:
         """Flags of accesses of the same warp at `times`, `by` lanes or `SEVERAL`, of which the lane
         beside each does not know; flat. Of several readers it knows as soon as it knows of one.
         """
-        found: AnyArray = times > self._all[warps]
+        found: AnyArray = times > self.all_know[warps]
         suspects = np.flatnonzero(found)
         if suspects.size:
             warps, lanes, by = warps[suspects], lanes[suspects], by[suspects]

@@ -41,6 +41,16 @@ class LaneRaces:
             for count, dtype in _DTYPES.items()
         }
 
+    @property
+    def tags(self) -> tuple[AnyArray, AnyArray]:
+        """Of the lanes that wrote, and that read, each word."""
+        return self._writer, self._reader
+
+    @property
+    def tells_some(self) -> bool:
+        """Whether tags alone do not say who knows of an access."""
+        return bool(self._told)
+
     def barrier(self, blocks: AnyArray | None) -> None:
         """Order earlier accesses before later ones; `blocks` has the numbers or flags of
         the blocks, None for all.
@@ -98,7 +108,9 @@ class LaneRaces:
         before = readers.take(words)
         if self._told:
             before.view(np.uint8)[self._knows("read", words, count).reshape(32, -1)] = 0
-        tags = np.where((before == 0) | (before == own), own, several)
+        # Word by word: of a vector's some may have been read before, and others not.
+        each, mine = before.view(np.uint8), own.view(np.uint8)
+        tags = np.where((each == 0) | (each == mine), mine, np.uint8(_SEVERAL)).view(own.dtype)
         if mask is not None:
             words, tags = words[mask], tags[mask]
         readers[words] = tags

@@ -11,15 +11,20 @@ follows the wait. A barrier of a part of the block clears all tags of the block:
 it never invents one.
 """
 
+from functools import cache
+
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask
+from cuevo.sim.arithmetic.compiled import compiled
 from cuevo.sim.faults import Earlier, Fault, first_thread
+from cuevo.sim.memory import quick_races
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.lane_races import LaneRaces
 
 _SEVERAL = 255
 _UNITS = (1, 2, 4, 8, 16)
+_WORD = 4
 
 
 class Races:
@@ -65,6 +70,38 @@ class Races:
         """The same for the lanes of each warp in `mask`; those `alive` have not exited."""
         self._lanes.warp_barrier(mask, alive, self._block_of_warp[:, None])
 
+    def quick_read(
+        self, state: AnyArray, valid: int, indices: AnyArray, size: int, mask: Mask
+    ) -> bool:
+        """`read`, if it is plainly right: of whole words, all of whose `state` is `valid`. Else it
+        does nothing and returns False.
+        """
+        loop = compiled(quick_races.read_words)
+        if loop is None or size < _WORD or self._lanes.tells_some:
+            return False
+        found = loop(
+            state, valid, self._writers[_WORD], self._readers[_WORD], self._reader,
+            *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
+        )  # fmt: skip
+        return bool(found == quick_races.RIGHT)
+
+    def quick_write(
+        self, state: AnyArray, free: int, new_state: int, indices: AnyArray, size: int, mask: Mask
+    ) -> bool:
+        """The same of `write`; the state of the words must have no bit outside of `free`, and
+        becomes `new_state`.
+        """
+        loop = compiled(quick_races.write_words)
+        if loop is None or size < _WORD or self._lanes.tells_some:
+            return False
+        found = loop(
+            state, free, new_state, self._writers[_WORD], self._readers[_WORD],
+            *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
+        )  # fmt: skip
+        if found == quick_races.AT_ONCE:
+            self._mark_written(indices, size, mask)
+        return bool(found == quick_races.RIGHT)
+
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
         own = self._pattern(size)
@@ -95,6 +132,10 @@ class Races:
         self._check("writes", "wrote", self._writers[size], indices, size, own, mask)
         self._check("writes", "read", self._readers[size], indices, size, own, mask)
         self._lanes.write(indices, size, mask)
+        self._mark_written(indices, size, mask)
+
+    def _mark_written(self, indices: AnyArray, size: int, mask: Mask) -> None:
+        own = self._pattern(size)
         if mask is None:
             self._writers[size][indices] = own
         else:
@@ -159,6 +200,16 @@ class Races:
             lanes,
             Earlier(did, position, size, np.tile(by, (32, 1))),
         )
+
+
+@cache
+def _everywhere(shape: tuple[int, ...]) -> AnyArray:
+    return np.ones(shape, np.bool_)
+
+
+def whole(mask: Mask, indices: AnyArray) -> AnyArray:
+    """The lanes of a step as flags."""
+    return _everywhere(indices.shape) if mask is None else np.ascontiguousarray(mask)
 
 
 def _bytes(units: AnyArray) -> AnyArray:

@@ -9,6 +9,7 @@ from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.happens_before import HappensBefore
+from cuevo.sim.memory.quick_races import BYTES
 from cuevo.sim.memory.races import Races, Unwatched
 
 WINDOW = 1024
@@ -154,10 +155,11 @@ class SharedMemory:
             self.observe("read", indices, size, mask, None)
         if not self._states_count:
             return self._data[size].take(indices)
-        self._check_valid(indices, size, mask)
         if ordered:
+            self._check_valid(indices, size, mask)
             self.races.ordered(indices, size, mask, writes=False)
-        else:
+        elif not self.races.quick_read(self._state[4], _VALID * BYTES, indices, size, mask):
+            self._check_valid(indices, size, mask)
             self.races.read(indices, size, mask)
         return self._data[size].take(indices)
 
@@ -173,20 +175,20 @@ class SharedMemory:
         """Write units; none of their bytes may have a copy in flight."""
         if self.observe is not None:
             self.observe("wrote", indices, size, mask, None)
-        self._check_free(indices, size, mask)
         if ordered:
+            self._check_free(indices, size, mask)
             self.races.ordered(indices, size, mask, writes=True)
+            self._mark(indices, size, mask, _VALID)
         else:
-            self.races.write(indices, size, mask)
-        self._put(indices, size, values, mask, _VALID)
+            self._begin_write(indices, size, mask, _VALID)
+        self._put(indices, size, values, mask)
 
     def begin_copy(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
         """Start asynchronous copies: the data is there, but not to be touched before `end_copy`."""
         if self.observe is not None:
             self.observe("wrote", indices, size, mask, None)
-        self._check_free(indices, size, mask)
-        self.races.write(indices, size, mask)
-        self._put(indices, size, values, mask, _IN_FLIGHT)
+        self._begin_write(indices, size, mask, _IN_FLIGHT)
+        self._put(indices, size, values, mask)
 
     def end_copy(self, indices: AnyArray, size: int, threads: AnyArray) -> None:
         """Copies to flat `indices` are waited for; `threads` as `Races.landed` has them."""
@@ -247,11 +249,13 @@ class SharedMemory:
         """
         if self.observe is not None:
             self.observe("read", units, _BULK, None, warps)
-        state = self._state[_BULK].take(units).view(np.uint8)
-        if int(state.min()) != _VALID or int(state.max()) != _VALID:
-            wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
-            raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
-        self._happens_before.begin_async_read(units, _BULK, warps)
+        order, words = self._happens_before, self._state[4]
+        if not order.quick_begin_async_read(words, _VALID * BYTES, units, _BULK, warps):
+            state = self._state[_BULK].take(units).view(np.uint8)
+            if int(state.min()) != _VALID or int(state.max()) != _VALID:
+                wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
+                raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
+            order.begin_async_read(units, _BULK, warps)
         return self._data[_BULK].take(units)
 
     def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
@@ -291,11 +295,20 @@ class SharedMemory:
 
     # -- Inner ------------------------------------------------------------------------------------
 
-    def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask, state: int) -> None:
+    def _begin_write(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
+        """Units become of that state, if they may be written."""
+        if not self._states_count:
+            return
+        words, new = self._state[4], state * BYTES
+        if not self.races.quick_write(words, _VALID * BYTES, new, indices, size, mask):
+            self._check_free(indices, size, mask)
+            self.races.write(indices, size, mask)
+            self._mark(indices, size, mask, state)
+
+    def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
         self._data[size][indices if mask is None else indices[mask]] = (
             values if mask is None else values[mask]
         )
-        self._mark(indices, size, mask, state)
 
     def _mark(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
         if not self._states_count:

@@ -158,6 +158,9 @@ ORDERED = {
     + """
         st.shared.b32 [own], t; @!low ret; bar.warp.sync 0xffff; xor.b32 x, t, 16;
         mad.lo.u32 x, x, 4, base; ld.shared.b32 y, [x];""",
+    "a lane's own words, first alone": """
+        mad.lo.u32 x, t, 8, base; st.shared.v2.b32 [x], {t, t}; ld.shared.b32 y, [x];
+        ld.shared.v2.b32 {y, z}, [x]; st.shared.b32 [x], t;""",
     "named barrier of all": "st.shared.b32 [own], t; bar.sync 3, 64; ld.shared.b32 x, [other];",
 }
 
