@@ -21,6 +21,7 @@ import numpy as np
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
 from cuevo.sim.arithmetic.compiled import compiled
+from cuevo.sim.arithmetic.halves import widen
 from cuevo.sim.arithmetic.float32 import CANONICAL_NAN
 from cuevo.sim.arithmetic.narrow_sums import HIGHEST, LOWEST, NO_TERM, ZERO, narrow_sums
 
@@ -77,7 +78,7 @@ def _values(bits: AnyArray, dtype: AnyDType) -> AnyArray:
     if dtype == TF32:
         return bits.view(np.float32)
     if dtype == F16:
-        return bits.view(F16).astype(np.float32)
+        return widen(bits, "f16")
     return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
 
 

@@ -32,10 +32,10 @@ def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[Any
     own = addresses + machine.shared.window
     indices = machine.shared.indices(own, CHUNK_BYTES, mask)
     if mask is None:
-        values = machine.shared.begin_async_read(
-            indices.ravel(), machine.happens_before.clocks.warp_of_lane.ravel()
-        )
-        return values.reshape(indices.shape), indices
+        # Warp after warp, whose chunks are neighbours.
+        warps = machine.happens_before.clocks.warp_of_lane
+        values = machine.shared.begin_async_read(indices.T.ravel(), warps.T.ravel())
+        return np.ascontiguousarray(values.reshape(indices.T.shape).T), indices
     values = np.zeros(indices.shape, unit_dtype(CHUNK_BYTES))
     values[mask] = machine.shared.begin_async_read(
         indices[mask], machine.happens_before.clocks.warp_of_lane[mask]

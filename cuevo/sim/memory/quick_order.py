@@ -99,16 +99,23 @@ def write_words(
             if mask[lane, warp]:
                 first = units[lane, warp] * words
                 for word in range(first, first + words):
+                    # Nobody knows of what another warp does at this time.
+                    if written[word] > known[warp, writer[word]]:
+                        return AT_ONCE
                     writer[word], written[word] = 32 * number + lane, time[warp]
                     unfenced[word], state[word] = True, new_state
-    for warp in range(warps):
-        for lane in range(lanes):
-            if mask[lane, warp]:
-                first = units[lane, warp] * words
-                for word in range(first, first + words):
-                    if writer[word] >> 5 != own[warp]:
-                        return AT_ONCE
     return RIGHT
+
+
+def landed(
+    writer: Any, written: Any, units: Any, words: int, threads: Any, own: Any, time: Any
+) -> None:
+    """The `threads`, lane * warps + warp, that stand beside flat `units` have written them now."""
+    for at in range(units.size):
+        lane, warp = divmod(threads[at], own.size)
+        first = units[at] * words
+        for word in range(first, first + words):
+            writer[word], written[word] = 32 * own[warp] + lane, time[warp]
 
 
 def begin_async_read(
