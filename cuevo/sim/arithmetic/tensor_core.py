@@ -21,8 +21,8 @@ import numpy as np
 from cuevo.architectures import architecture
 from cuevo.sim.aliases import AnyArray, AnyDType
 from cuevo.sim.arithmetic.compiled import compiled
-from cuevo.sim.arithmetic.halves import widen
 from cuevo.sim.arithmetic.float32 import CANONICAL_NAN
+from cuevo.sim.arithmetic.halves import widen
 from cuevo.sim.arithmetic.narrow_sums import HIGHEST, LOWEST, NO_TERM, ZERO, narrow_sums
 
 __all__ = [
