@@ -38,7 +38,7 @@ def aligned(array: Any) -> Any:
     """A copy at a multiple of 256 bytes, as devices allocate."""
     space = np.zeros(array.nbytes + 256, np.uint8)
     start = -space.ctypes.data % 256
-    copy = space[start : start + array.nbytes].view(array.dtype)
+    copy = space[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
