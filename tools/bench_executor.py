@@ -7,7 +7,8 @@ A thread-instruction is an instruction that a thread of a warp comes to; a warp 
 are medians of calls of cuevo.attention after the first, which also makes the kernel ready. With
 checks: all that docs/cpu-executor.md lists; without: SimExecutor(checks=False). Memory is the most
 that the whole process has had. The second table is of all operations, with checks: of a product of
-L x L matrices, too; "estimate" is what a warning of a long call says.
+L x L matrices, too; "estimate" is what a warning of a long call says. The third is of kernels that
+nvcc, Triton and Numba have compiled, tests/sim/compiled, for N x H heads and L.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -33,6 +35,10 @@ from cuevo.sim import LoadedKernel, SimExecutor
 from machine import circumstances
 from report import print_rows
 from workloads import Workload, select
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from sim.compiled.from_python import runs
 
 USUAL = Workload(4, 4, 256, 32)
 REPEATS = 7
@@ -112,27 +118,49 @@ def estimates(
         yield name, f"{seconds:.3f}", f"{cpu_seconds(name, elements, depth):.3f}"
 
 
+def executions(kernel: LoadedKernel | None) -> int:
+    """Instructions that the warps of the last launch came to."""
+    assert kernel is not None and kernel.profile is not None
+    return sum(use.executions for use in kernel.profile.instructions)
+
+
+def of_compilers(workload: Workload, repeats: int) -> Iterator[tuple[str, str, str, str]]:
+    """Of each kernel its millions of thread-instructions, and of these a second, with checks and
+    without.
+    """
+    for name, make in runs.of_size(workload.length, workload.rows * workload.heads).items():
+        run = make()
+        counted = run.load(SimExecutor(run.arch, profile=True))
+        run.launch(counted)
+        count = 32e-6 * executions(counted)
+        kernels = [run.load(SimExecutor(run.arch, checks=checks)) for checks in (True, False)]
+        seconds = [median(partial(run.launch, kernel), repeats) for kernel in kernels]
+        yield name, f"{count:.2f}", f"{count / seconds[0]:.1f}", f"{count / seconds[1]:.1f}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     (workload,) = select([arguments.workload])
     arrays = operands(workload)
     counting = Counting(arguments.arch, profile=True)
     attention(**arrays, device=counting)
-    assert counting.last is not None and counting.last.profile is not None
-    executions = sum(use.executions for use in counting.last.profile.instructions)
+    count = 32e-6 * executions(counting.last)
     rows = []
     for name, checks in (("with checks", True), ("without", False)):
         place = SimExecutor(arguments.arch, checks=checks)
         seconds = median(partial(attention, **arrays, device=place), arguments.repeats)
-        rows.append((name, f"{seconds:.3f}", f"{32e-6 * executions / seconds:.1f}"))
+        rows.append((name, f"{seconds:.3f}", f"{count / seconds:.1f}"))
     facts = circumstances()
     print(f"{platform.machine()}, {facts['date']}  {facts['command']}")
     numba = version("numba") if find_spec("numba") else "none"
     print(f"python {platform.python_version()}  numpy {np.__version__}  numba {numba}")
-    print(f"\nattention {workload}, {32e-6 * executions:.2f} million thread-instructions\n")
+    print(f"\nattention {workload}, {count:.2f} million thread-instructions\n")
     print_rows(("", "s", "M/s"), rows)
     print("\nestimates\n")
     print_rows(("", "s", "estimate"), list(estimates(workload, arrays, arguments)))
+    print("\ncompiled by others, millions of thread-instructions, and of these a second\n")
+    compiled = list(of_compilers(workload, arguments.repeats))
+    print_rows(("", "M", "with checks", "without"), compiled)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"\nmost memory of the process: {peak / 1e6:.0f} MB")
     return 0

@@ -17,4 +17,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert count is not None and 0.001 < float(count[1]) < 1
     assert [name for name, _ in rows] == ["with checks", "without"]
     assert all(float(speed) > 0 for _, speed in rows)
+    others = re.findall(r"\| .*, (nvcc|Triton|Numba) +\| +[\d.]+ \| +([\d.]+) \|", printed)
+    assert [name for name, _ in others] == ["nvcc", "Triton", "Triton", "Numba"]
+    assert all(float(speed) > 0 for _, speed in others)
     assert re.search(r"most memory of the process: \d+ MB", printed)
