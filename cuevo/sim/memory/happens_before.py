@@ -27,9 +27,10 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.arithmetic.compiled import compiled
 from cuevo.sim.faults import Earlier, Fault
-from cuevo.sim.memory import quick_order, quick_races
 from cuevo.sim.memory.clocks import Clocks
 from cuevo.sim.memory.lane_order import SEVERAL
+from cuevo.sim.memory.loops import order as loops
+from cuevo.sim.memory.loops.races import AT_ONCE, RIGHT
 from cuevo.sim.memory.races import whole
 from cuevo.sim.memory.reductions import Reductions
 
@@ -106,7 +107,7 @@ class HappensBefore:
         self, state: AnyArray, valid: int, indices: AnyArray, size: int, mask: Mask
     ) -> bool:
         """As `Races.quick_read`."""
-        loop = compiled(quick_order.read_words)
+        loop = compiled(loops.read_words)
         if loop is None or size < _WORD or self._reductions.any:
             return False
         clocks = self.clocks
@@ -114,13 +115,13 @@ class HappensBefore:
             state, valid, self._writer, self._written, self._read, self._reader, indices,
             size // _WORD, whole(mask, indices), clocks.known, clocks.own, clocks.time, clocks.told,
         )  # fmt: skip
-        return bool(found == quick_races.RIGHT)
+        return bool(found == RIGHT)
 
     def quick_write(
         self, state: AnyArray, free: int, new_state: int, indices: AnyArray, size: int, mask: Mask
     ) -> bool:
         """As `Races.quick_write`."""
-        loop = compiled(quick_order.write_words)
+        loop = compiled(loops.write_words)
         if loop is None or size < _WORD or self._reductions.any:
             return False
         clocks = self.clocks
@@ -129,22 +130,22 @@ class HappensBefore:
             self._async_reads, self._unfenced, indices, size // _WORD, whole(mask, indices),
             clocks.known, clocks.own, clocks.time, clocks.told, clocks.of_all_lanes(),
         )  # fmt: skip
-        if found == quick_races.AT_ONCE:
+        if found == AT_ONCE:
             self._mark_all_written(self._of_threads("writes", indices, size, mask))
-        return bool(found == quick_races.RIGHT)
+        return bool(found == RIGHT)
 
     def quick_begin_async_read(
         self, state: AnyArray, valid: int, indices: AnyArray, size: int, warps: AnyArray
     ) -> bool:
         """The same of `begin_async_read`."""
-        loop = compiled(quick_order.begin_async_read)
+        loop = compiled(loops.begin_async_read)
         if loop is None or self._reductions.any:
             return False
         found = loop(
             state, valid, self._writer, self._written, self._async_reads, self._unfenced, indices,
             size // _WORD, warps, self.clocks.known,
         )  # fmt: skip
-        return bool(found == quick_races.RIGHT)
+        return bool(found == RIGHT)
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""
@@ -191,7 +192,7 @@ class HappensBefore:
         """Copies by ``cp.async`` to flat `indices` have been waited for by `threads`, the positions
         of those who issued them, lane * warps + warp.
         """
-        if (loop := compiled(quick_order.landed)) is not None and size >= _WORD:
+        if (loop := compiled(loops.landed)) is not None and size >= _WORD:
             marks, clocks = (self._writer, self._written), self.clocks
             loop(*marks, indices, size // _WORD, threads, clocks.own, clocks.time)
             return
@@ -248,7 +249,7 @@ class HappensBefore:
         """Make visible to asynchronous units what the warps in `mask` have written or know of, of
         `words` only, if they are given.
         """
-        clocks, loop = self.clocks, compiled(quick_order.fence)
+        clocks, loop = self.clocks, compiled(loops.fence)
         before = None if words is None else self._unfenced.copy()
         present = np.ones(clocks.own.shape, np.bool_) if mask is None else mask.any(axis=0)
         each = clocks.cluster * self._stride // _WORD
@@ -276,7 +277,7 @@ class HappensBefore:
 
     def end_async_read(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
         """The same warps have waited for that."""
-        if (loop := compiled(quick_order.end_async_read)) is not None:
+        if (loop := compiled(loops.end_async_read)) is not None:
             marks = self._read, self._reader, self._async_reads
             loop(*marks, indices, size // _WORD, warps, self.clocks.own, self.clocks.time)
             return

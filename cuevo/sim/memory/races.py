@@ -18,9 +18,10 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.arithmetic.compiled import compiled
 from cuevo.sim.faults import Earlier, Fault, first_thread
-from cuevo.sim.memory import quick_races
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.lane_races import LaneRaces
+from cuevo.sim.memory.loops import races as loops
+from cuevo.sim.memory.loops.races import AT_ONCE, RIGHT
 
 _SEVERAL = 255
 _UNITS = (1, 2, 4, 8, 16)
@@ -76,14 +77,14 @@ class Races:
         """`read`, if it is plainly right: of whole words, all of whose `state` is `valid`. Else it
         does nothing and returns False.
         """
-        loop = compiled(quick_races.read_words)
+        loop = compiled(loops.read_words)
         if loop is None or size < _WORD or self._lanes.tells_some:
             return False
         found = loop(
             state, valid, self._writers[_WORD], self._readers[_WORD], self._reader,
             *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
         )  # fmt: skip
-        return bool(found == quick_races.RIGHT)
+        return bool(found == RIGHT)
 
     def quick_write(
         self, state: AnyArray, free: int, new_state: int, indices: AnyArray, size: int, mask: Mask
@@ -91,16 +92,16 @@ class Races:
         """The same of `write`; the state of the words must have no bit outside of `free`, and
         becomes `new_state`.
         """
-        loop = compiled(quick_races.write_words)
+        loop = compiled(loops.write_words)
         if loop is None or size < _WORD or self._lanes.tells_some:
             return False
         found = loop(
             state, free, new_state, self._writers[_WORD], self._readers[_WORD],
             *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
         )  # fmt: skip
-        if found == quick_races.AT_ONCE:
+        if found == AT_ONCE:
             self._mark_written(indices, size, mask)
-        return bool(found == quick_races.RIGHT)
+        return bool(found == RIGHT)
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
         """The lanes in `mask` read units of `size` bytes at `indices` (counted in units)."""

@@ -9,7 +9,7 @@ from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.happens_before import HappensBefore
-from cuevo.sim.memory.quick_races import BYTES
+from cuevo.sim.memory.loops.races import BYTES
 from cuevo.sim.memory.races import Races, Unwatched
 
 WINDOW = 1024

@@ -1,5 +1,4 @@
-"""What `races` and `lane_races` look for, as loops to compile: over the words of ordinary
-accesses.
+"""What `cuevo.sim.memory.races` and `lane_races` look for, over the words of ordinary accesses.
 
 A loop looks first, and makes its marks only if all is plainly right; else NumPy looks again, and
 says what is wrong. Tags of warps are uint32 here, of a word's four bytes. `units`, (32, warps), are

@@ -1,14 +1,14 @@
-"""What `happens_before` looks for, as loops to compile: over the words of ordinary accesses, and of
+"""What `happens_before` looks for: over the words of ordinary accesses, and of
 what tensor cores read.
 
-As in `quick_races` a loop looks first, and makes its marks only if all is plainly right. `known`,
+As in `races` a loop looks first, and makes its marks only if all is plainly right. `known`,
 (warps, places), `own` and `time` are of the `Clocks`, and `told` is up to when all lanes of a warp
 know of one another.
 """
 
 from typing import Any
 
-from cuevo.sim.memory.quick_races import AT_ONCE, DOUBTFUL, RIGHT, SEVERAL
+from cuevo.sim.memory.loops.races import AT_ONCE, DOUBTFUL, RIGHT, SEVERAL
 
 
 def read_words(

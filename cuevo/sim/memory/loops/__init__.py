@@ -1,0 +1,1 @@
+"""Loops to compile: over the words of accesses to shared memory in which nothing is wrong."""
