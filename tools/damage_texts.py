@@ -16,7 +16,8 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,8 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="most for one text")
     parser.add_argument("--show", action="store_true", help="print each text")
     options = parser.parse_args(arguments)
-    # A text that asks for more than there is fails here, and not the machine.
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    with _little_memory():
+        return _run(options)
+
+
+@contextmanager
+def _little_memory() -> Iterator[None]:
+    """A text that asks for more than there is fails in here, and not the machine."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _run(options: argparse.Namespace) -> int:
     wrong = 0
     for number in range(options.first, options.first + options.count):
         each = damaged(random.Random(f"{options.seed} {number}"))

@@ -1,5 +1,7 @@
 """tools/damage_texts.py: what it says of texts, and what it takes for wrong."""
 
+import resource
+
 import pytest
 from sim.damages import Damaged
 
@@ -8,7 +10,9 @@ import damage_texts
 
 @pytest.mark.kernel
 def test_it_runs_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_AS)
     assert damage_texts.main(["--count", "3"]) == 0
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
     assert capsys.readouterr().out == "3 texts, 0 of them wrong\n"
 
 
