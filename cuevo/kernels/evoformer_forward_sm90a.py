@@ -12,10 +12,9 @@ from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
-from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem
+from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import SharedTile, swizzle
-from cuevo.toolchain.division import magic
 
 __all__ = [
     "ARCH",
@@ -543,37 +542,21 @@ def parameters(
 
     pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
     """
-    groups, tiles = config.extents(problem.rows, problem.queries)
-    found: dict[str, Any] = {
+    extents = config.extents(problem.rows, problem.queries)
+    return {
         "q_map": config.q_map(q).encode_for_executor(),
         "k_map": config.k_map(k).encode_for_executor(),
         "v_map": config.k_map(v).encode_for_executor(),
-        "mask_bias": mask_bias.pointer if mask_bias else 0,
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
-        "out": out.pointer,
-        "lse": lse.pointer if lse else 0,
-        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
-        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
-        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
         "pair_stride_head": pair_tiles.strides[1] if pair_tiles else 0,
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
-        "rows": problem.rows,
-        "heads": problem.heads,
-        "queries": problem.queries,
-        "keys": problem.keys,
-        "query_tiles": tiles,
-        "row_groups": groups,
         "key_tiles": ceil(problem.keys / config.block_keys),
         "works": config.works(problem),
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
+        **common_fields(extents, problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
-    for name in ("heads", "query_tiles", "row_groups"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
-    for index, label in enumerate(("batch", "row", "query", "head")):
-        found[f"out_stride_{label}"] = out.strides[index]
-    return found
 
 
 def addresses(

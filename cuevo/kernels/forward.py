@@ -134,19 +134,12 @@ def parameters(
     lse: ArrayView | None = None,
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
-    _, rows, queries, heads, _ = q.shape
-    row_groups, query_tiles = config.extents(rows, queries)
+    extents = config.extents(*q.shape[1:3])
     values: dict[str, int | float] = {
         "q": q.pointer,
         "k": k.pointer,
         "v": v.pointer,
-        "mask_bias": mask_bias.pointer if mask_bias else 0,
         "pair_bias": pair_bias.pointer if pair_bias else 0,
-        "out": out.pointer,
-        "lse": lse.pointer if lse else 0,
-        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
-        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
-        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
         "pair_stride_batch": pair_bias.strides[0] if pair_bias else 0,
         "pair_stride_head": pair_bias.strides[2] if pair_bias else 0,
         "pair_stride_query": pair_bias.strides[3] if pair_bias else 0,
@@ -154,27 +147,48 @@ def parameters(
         "k_step_tile": k.strides[2] * config.block_keys,
         "v_step_pass": v.strides[2] * config.pass_rows,
         "v_step_tile": v.strides[2] * config.block_keys,
-        "rows": rows,
-        "heads": heads,
-        "queries": queries,
-        "keys": k.shape[2],
-        "query_tiles": query_tiles,
-        "row_groups": row_groups,
+        **common_fields(extents, k.shape[2], out=out, mask_bias=mask_bias, lse=lse),
         **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
     values["mask_step_tile"] = values["mask_stride_key"] * config.block_keys
-    for name in ("heads", "query_tiles", "row_groups"):
-        values[f"{name}_magic"], values[f"{name}_shift"] = magic(int(values[name]))
-    for name, array, axis in (
-        ("q", q, "query"),
-        ("k", k, "key"),
-        ("v", v, "key"),
-        ("out", out, "query"),
-    ):
+    for name, array, axis in (("q", q, "query"), ("k", k, "key"), ("v", v, "key")):
         for index, label in enumerate(("batch", "row", axis, "head")):
             values[f"{name}_stride_{label}"] = array.strides[index]
     return values
+
+
+def common_fields(
+    extents: tuple[int, int],
+    keys: int,
+    *,
+    out: ArrayView,
+    mask_bias: ArrayView | None,
+    lse: ArrayView | None,
+) -> dict[str, int | float]:
+    """What every forward kernel is told of the mask, the results, and how works are numbered:
+    `extents` are groups of rows N and tiles of queries.
+    """
+    _, rows, queries, heads, _ = out.shape
+    found: dict[str, int | float] = {
+        "mask_bias": mask_bias.pointer if mask_bias else 0,
+        "out": out.pointer,
+        "lse": lse.pointer if lse else 0,
+        "mask_stride_batch": mask_bias.strides[0] if mask_bias else 0,
+        "mask_stride_row": mask_bias.strides[1] if mask_bias else 0,
+        "mask_stride_key": mask_bias.strides[4] if mask_bias else 0,
+        "rows": rows,
+        "heads": heads,
+        "queries": queries,
+        "keys": keys,
+        "row_groups": extents[0],
+        "query_tiles": extents[1],
+    }
+    for name in ("heads", "query_tiles", "row_groups"):
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    for index, label in enumerate(("batch", "row", "query", "head")):
+        found[f"out_stride_{label}"] = out.strides[index]
+    return found
 
 
 # -- The choice ------------------------------------------------------------------------------------
