@@ -1,16 +1,19 @@
 """Fixtures of all tests; gpu tests are skipped, with the reason, where there is no GPU.
 
 Tests run in several processes: on the CPU each has a part of them in order, so that it parses what
-its neighbours parsed; on a device all share its memory, and tests that are marked `whole_device`
-run in one process, one after the other.
+its neighbours parsed; on a device all share its memory, tests that are marked `whole_device` run in
+one process, one after the other, and while one that is marked `no_memory_left` runs, no other does.
 """
 
+import fcntl
 import gc
 import os
 import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ pytest.register_assert_rewrite("helpers")  # they hold tests, too
 from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-SHARE = 0.3 / PROCESSES
+SHARE = 0.25 / PROCESSES
 """Part of a device's memory that torch may keep in a process, and JAX as much again; the rest is
 for contexts, cuevo's own pools, and the one test that takes gigabytes.
 """
@@ -143,6 +146,29 @@ def _kernels_of_sweeps(config: pytest.Config) -> dict[str, int]:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     passed = reporter.stats.get("passed", ())
     return sweep_kernels.counts(dict(x.user_properties).get("kernels", {}) for x in passed)
+
+
+@pytest.fixture(autouse=True)
+def memory_of_the_device(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """A test that asks for more memory than a device has leaves none to other processes."""
+    if PROCESSES == 1 or not request.node.get_closest_marker("gpu"):
+        yield
+        return
+    alone = request.node.get_closest_marker("no_memory_left") is not None
+    with _held(tmp_path_factory.getbasetemp().parent, alone):
+        yield
+
+
+@contextmanager
+def _held(folder: Path, alone: bool) -> Iterator[None]:
+    """A lock that one process has alone, or any number together; who waits for it alone is next."""
+    with (folder / "next").open("w") as next_one, (folder / "holders").open("w") as holders:
+        fcntl.flock(next_one, fcntl.LOCK_EX)
+        fcntl.flock(holders, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(next_one, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(scope="module")

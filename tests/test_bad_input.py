@@ -293,7 +293,7 @@ def test_arrays_on_a_device_where_there_is_no_driver(
 
 
 @gpu
-@pytest.mark.whole_device
+@pytest.mark.no_memory_left
 def test_a_result_that_does_not_fit_into_memory(executor: DriverExecutor) -> None:
     """The context is as good as before."""
     arrays = {

@@ -90,6 +90,23 @@ CASES = (
     ),
 )
 
+CASES_OF_SM_90A = (
+    Case((1, 4, 200, 200, 2, 32), config={"blocks": 3}),
+    Case((1, 4, 130, 200, 1, 32), config={"sums": "added"}),
+    Case((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config={"blocks": 132}),
+    Case(
+        (1, 2, 33, 66, 1, 24),
+        dtype="float16",
+        mask="float16",
+        pair="float16",
+        config={"blocks": 132},
+    ),
+    Case((1, 3, 70, 100, 2, 8), mask=None, pair=None, config={"blocks": 132}),
+    Case((1, 2, 50, 101, 3, 64), mask="float32", dead=True, heads_last=True, config={"blocks": 2}),
+    Case((1, 2, 50, 101, 1, 48), mask=None, config={"blocks": 132}),
+)
+"""For devices that have wgmma."""
+
 
 @dataclass(frozen=True)
 class Backward(Case):
@@ -182,13 +199,15 @@ def run_parts(parts: Sequence[str], every: int | None) -> int:
     types[_BF16] = np.dtype(ml_dtypes.bfloat16)
     rng = np.random.default_rng(0)
     wrong = []
+    hopper = devices()[0].arch == "sm_90"
     if "attention" in parts:
-        wrong += [run_attention(case, types, rng) for case in served(CASES)]
+        cases = (*CASES, *(CASES_OF_SM_90A if hopper else ()))
+        wrong += [run_attention(case, types, rng) for case in served(cases)]
     if "backward" in parts:
         wrong += [run_backward(case, types, rng) for case in served(BACKWARD)]
     if "gemm" in parts:
-        more = PRODUCTS_OF_SM_90A if devices()[0].arch == "sm_90" else ()
-        wrong += [run_product(case, types, rng) for case in served((*PRODUCTS, *more))]
+        products = (*PRODUCTS, *(PRODUCTS_OF_SM_90A if hopper else ()))
+        wrong += [run_product(case, types, rng) for case in served(products)]
     wrong += [run_suite(suite, cases) for suite, cases in chosen(parts, every)]
     return int(any(wrong))
 

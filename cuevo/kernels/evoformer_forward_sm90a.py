@@ -74,10 +74,6 @@ class Config:
     """Keys of a stage, and of a softmax step of one tile."""
     parts: int = 1
     """Parts of such a step: each is multiplied by v as soon as it is there."""
-    late_values: bool = False
-    """Multiply a tile by v while the exponentials of the next one are taken, not before: nothing
-    waits for the product, and p takes twice the registers.
-    """
     stages: int = 5
     """Shared-memory stages of K, V and the pair bias."""
     q_in_registers: bool = True
@@ -339,9 +335,14 @@ class Config:
         return self.q_full_at + _BARRIER_BYTES * self.q_buffers
 
     @property
+    def done_at(self) -> int:
+        """The same of all works, where some may be done again."""
+        return self.q_empty_at + _BARRIER_BYTES * self.q_buffers
+
+    @property
     def barriers(self) -> int:
         """How many barriers there are."""
-        return self.q_empty_at // _BARRIER_BYTES + self.q_buffers
+        return self.done_at // _BARRIER_BYTES + self.masked
 
     @property
     def shared_bytes(self) -> int:
@@ -422,10 +423,6 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if not 1 <= c.block_rows <= 4 or c.m_tiles not in (1, 2, 4):
         yield f"block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not {c.block_rows}, {c.m_tiles}"
         return
-    if c.late_values and c.m_tiles == 1:
-        yield "late_values takes the exponentials of another tile; m_tiles must be 2 or 4"
-    if c.late_values and c.stages == 2:
-        yield "late_values reads a stage until the next two are there; stages must be 3 to 16"
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
         return

@@ -154,7 +154,7 @@ def test_memory_is_used_again(executor: Any, capsys: pytest.CaptureFixture[str])
 
 
 @gpu
-@pytest.mark.whole_device
+@pytest.mark.no_memory_left
 def test_more_memory_than_there_is(executor: Any) -> None:
     with pytest.raises(
         DriverError,

@@ -60,13 +60,13 @@ PLAIN = Case("f16", 64, 40, 33, batch=2, mask="none", pair="f32", pair_layout="o
 BOUNDS = Case("bf16", 24, 7, 37, mask="bool", values="falling", seed=9)
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1)),
-    (AGAIN, dict(block_rows=1, stages=3, late_values=True)),
+    (AGAIN, dict(block_rows=1, stages=3)),
     (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
     dict(stages=3, parts=2),
-    dict(block_rows=1, stages=4, q_in_registers=False, late_values=True),
+    dict(block_rows=1, stages=4, q_in_registers=False),
     dict(block_rows=2, stages=2, m_tiles=1, block_keys=64),
     dict(block_rows=4, stages=2, m_tiles=1, parts=1),
     dict(block_rows=1, stages=3, q_buffers=2),
@@ -234,8 +234,6 @@ def test_zero_strides_are_for_other_variants() -> None:
         (dict(dtype="f32"), "dtype must be"),
         (dict(block_keys=48), "block_keys must be"),
         (dict(m_tiles=3), "m_tiles 1, 2 or 4"),
-        (dict(m_tiles=1, late_values=True), "m_tiles must be 2 or 4"),
-        (dict(stages=2, late_values=True), "stages must be 3"),
         (dict(sums="none"), "sums must be"),
     ],
     ids=str,

@@ -332,7 +332,7 @@ def test_offsets_beyond_32_bits(executor: DriverExecutor) -> None:
     assert torch.count_nonzero(base[gap + 3002 :]) == 0
 
 
-@pytest.mark.whole_device
+@pytest.mark.no_memory_left
 def test_a_workspace_that_does_not_fit_into_memory(executor: DriverExecutor) -> None:
     """The context is as good as before."""
     _, call = make(PLAIN, executor)
