@@ -101,10 +101,11 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t heads;       /* H */
     uint32_t queries;     /* Lq */
     uint32_t keys;        /* Lk */
-    uint32_t query_tiles; /* ceil(Lq / block_queries) */
-    uint32_t row_groups;  /* ceil(N / block_rows) */
+    uint32_t first_query; /* of this launch, a multiple of 64 */
+    uint32_t query_tiles; /* of this launch, of block_queries */
+    uint32_t row_groups;  /* ceil(N / block_rows), over the blocks of a cluster */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
-    uint32_t works;       /* B * H * query_tiles * row_groups, below 2^31 */
+    uint32_t works;       /* B * H * query_tiles * row_groups, below 2^31: of a cluster */
 
     /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
     uint32_t heads_magic;
@@ -114,8 +115,9 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t row_groups_magic;
     uint32_t row_groups_shift;
 
-    float score_scale; /* scale * log2(e): scores to powers of two */
-    float bias_scale;  /* 1 / scale: biases to the units of q . k */
+    float score_scale;     /* scale * log2(e): scores to powers of two */
+    float bias_scale;      /* 1 / scale: biases to the units of q . k */
+    float first_reference; /* what rows are lowered by at first, in the units of q . k times sign(scale); -inf: by their first maxima */
 } evoformer_forward_sm90a_params;
 
 void evoformer_forward_sm90a(const evoformer_forward_sm90a_params params);

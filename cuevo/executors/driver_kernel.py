@@ -43,8 +43,27 @@ class _Block(threading.local):
         """
 
 
+def _early_launch(numbers: Sequence[int], stream: cuda.CUstream) -> cuda.CUlaunchConfig:
+    """A launch that may begin before the one in front of it has ended."""
+    early = cuda.CUlaunchAttribute()
+    early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    early.value.programmaticStreamSerializationAllowed = 1
+    config = cuda.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = numbers[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = numbers[3:6]
+    config.sharedMemBytes = numbers[6]
+    config.hStream = stream
+    config.attrs = [early]
+    config.numAttrs = 1
+    return config
+
+
 class DriverKernel:
-    """A kernel loaded on a device; made and kept by `DriverExecutor.load`."""
+    """A kernel loaded on a device; made and kept by `DriverExecutor.load`.
+
+    One that waits for the launches in front of it (``griddepcontrol.wait``) may begin before they
+    have ended.
+    """
 
     def __init__(
         self, info: DeviceInfo, context: PrimaryContext, kernel: RenderedKernel, cubin: Cubin
@@ -55,6 +74,7 @@ class DriverKernel:
         self._context = context
         self._size = kernel.params.size
         self._block = _Block(self._size)
+        self._waits_itself = "griddepcontrol.wait" in kernel.text
         doing = f"loading {kernel.describe()} on cuda:{info.ordinal} ({info.name}, {info.arch})"
         with self._context.current():
             module = check(cuda.cuModuleLoadData(cubin.code), doing)
@@ -200,6 +220,9 @@ class DriverKernel:
             )
         # A stream object: the bindings would make one of the handle in each launch.
         queue = cuda.CUstream(stream)
+        if self._waits_itself:
+            config = _early_launch(numbers, queue)
+            return partial(cuda.cuLaunchKernelEx, config, self.function, params.kernel_params, 0)
         return partial(cuda.cuLaunchKernel, self.function, *numbers, queue, params.kernel_params, 0)
 
     def _launch_error(self, status: Any, shape: Shape, stream: int) -> DriverError:

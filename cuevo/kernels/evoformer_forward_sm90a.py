@@ -4,7 +4,7 @@ tensor maps.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, e, log2
+from math import ceil, e, inf, log2
 from typing import Any, NamedTuple
 
 from cuevo.architectures import Architecture
@@ -13,6 +13,7 @@ from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
+from cuevo.kernels.forward_memory_sm90a import StageMemory
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import SharedTile, swizzle
 
@@ -40,11 +41,23 @@ MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
-_BARRIER_BYTES = 8
-_FLAG_BYTES = 16
 _MOST_WORKS = 2**31
-_LEAST_SCORES = 2**27
+_LEAST_SCORES = 2**26
 """From which on it runs unasked."""
+_MANY_SCORES = 2**27
+_GAIN = (1.15, 1.3)
+"""How many times as fast as ``evoformer_forward_sm80`` it was measured to be, at least: with fewer
+scores than these, and with as many.
+"""
+_CLUSTER_GAIN = (0.99, 1.03)
+"""The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
+read the pair bias, and where not.
+"""
+_MANY_TILE_BYTES = 2**26
+"""Pair-bias tiles that are more than L2 keeps."""
+_GUESS = 16.0
+"""In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
+whose highest score is between 36 below 0 and 24 above need no other."""
 _LEAST_SUM = {"bf16": 2.0**-60, "f16": 2.0**-6}
 """Least sums of rows some of whose keys do not count: what is left of the others is exact."""
 
@@ -59,7 +72,7 @@ class Strip(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StageMemory):
     """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
@@ -74,12 +87,14 @@ class Config:
     """Keys of a stage, and of a softmax step of one tile."""
     parts: int = 1
     """Parts of such a step: each is multiplied by v as soon as it is there."""
+    cluster: int = 1
+    """Threadblocks of a cluster: neighbours in rows N, each of which brings a part of the pair-bias
+    tile to all.
+    """
     stages: int = 5
     """Shared-memory stages of K, V and the pair bias."""
     q_in_registers: bool = True
     """Keep Q as fragments, or read it from shared memory for each product."""
-    q_buffers: int = 1
-    """Q of that many works in shared memory."""
     mask: str = "none"
     """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "bf16"
@@ -105,8 +120,16 @@ class Config:
 
     @property
     def masked(self) -> bool:
-        """Whether there is a mask warp."""
+        """Whether there are mask warps."""
         return self.mask != "none"
+
+    @property
+    def arriving_lanes(self) -> int:
+        """Lanes of a warp that arrive at an mbarrier: all, at a time that is not longer, because
+        racecheck does not see that lanes have met before one arrives for them; or where blocks
+        arrive at each other's, one for each block.
+        """
+        return 32 if self.cluster == 1 else 1
 
     @property
     def row_elements(self) -> int:
@@ -135,7 +158,7 @@ class Config:
 
     @property
     def lane_keys(self) -> int:
-        """Keys of a stage that a lane of the mask warp looks after."""
+        """Keys of a stage that a lane of a mask warp looks after."""
         return self.block_keys // 32
 
     @property
@@ -150,8 +173,8 @@ class Config:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: consumer warpgroups, the producer warp, the mask warp."""
-        return 128 * self.block_rows + (64 if self.masked else 32)
+        """Threads of a block: consumer warpgroups, the producer warp, a mask warp a row N."""
+        return 128 * self.block_rows + 32 + (32 * self.block_rows if self.masked else 0)
 
     @property
     def min_blocks(self) -> int:
@@ -182,187 +205,21 @@ class Config:
         """Registers as an instruction has them."""
         return f"{{{', '.join(names)}}}"
 
-    # -- Shared memory: stages of (K | V | sums | pair) | Q | output | mask | again | barriers -----
-
-    @property
-    def kv_row_bytes(self) -> int:
-        """Bytes of the K tile, or the V tile, of one row N in a stage."""
-        return self.block_keys * self.row_bytes
-
-    @property
-    def v_at(self) -> int:
-        """Where V begins in a stage."""
-        return self.block_rows * self.kv_row_bytes
-
-    @property
-    def sums_at(self) -> int:
-        """Where the columns that make the row sums begin in a stage: rows like those of V, of which
-        each row N takes a chunk; or all the same, of ones.
-        """
-        return 2 * self.v_at
-
-    @property
-    def sums_bytes(self) -> int:
-        """Their bytes."""
-        if self.product_columns <= self.row_elements:
-            return 0
-        chunks = self.row_bytes // 16
-        return (ceil(self.block_rows / chunks) if self.masked else 1) * self.kv_row_bytes
-
-    def weights_at(self, row: int) -> int:
-        """Where the weights of row N number `row` begin in a stage: a chunk of each key's row."""
-        if self.sums_in_rows:
-            return self.v_at + row * self.kv_row_bytes + 2 * self.head_dim
-        block, chunk = divmod(row, self.row_bytes // 16)
-        return self.sums_at + block * self.kv_row_bytes + 16 * chunk
-
-    @property
-    def pair_at(self) -> int:
-        """Where the pair bias begins in a stage."""
-        return self.sums_at + self.sums_bytes
-
-    @property
-    def pair_tile_bytes(self) -> int:
-        """Bytes of the pair bias of 64 queries in a stage."""
-        return 64 * self.block_keys * 4
-
-    @property
-    def pair_bytes(self) -> int:
-        """Bytes of the pair bias of a stage."""
-        return self.m_tiles * self.pair_tile_bytes if self.pair != "none" else 0
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a stage."""
-        return self.pair_at + self.pair_bytes
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of a stage that TMA brings."""
-        return 2 * self.v_at + self.pair_bytes
-
-    @property
-    def q_at(self) -> int:
-        """Where Q begins."""
-        return self.stages * self.stage_bytes
-
-    @property
-    def q_row_bytes(self) -> int:
-        """Bytes of Q of one row N."""
-        return self.block_queries * self.row_bytes
-
-    @property
-    def q_bytes(self) -> int:
-        """Bytes of Q of a work."""
-        return self.block_rows * self.q_row_bytes
-
-    @property
-    def output_at(self) -> int:
-        """Where the strips of the output begin, one for each consumer warp."""
-        return self.q_at + self.q_buffers * self.q_bytes
-
-    @property
-    def strip_bytes(self) -> int:
-        """Bytes of a strip."""
-        return 16 * self.head_dim * 2
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of all strips."""
-        return 4 * self.block_rows * self.strip_bytes
-
-    @property
-    def mask_at(self) -> int:
-        """Where the stages of the mask begin."""
-        return self.output_at + self.output_bytes
-
-    @property
-    def mask_row_bytes(self) -> int:
-        """Bytes of what is added to the scores of a row N in a stage, of two flags, and of fp32
-        weights of the keys where instructions sum the rows.
-        """
-        weights = 4 * self.block_keys if self.sums == "added" else 0
-        return self.weights_offset + weights
-
-    @property
-    def weights_offset(self) -> int:
-        """Where such weights begin."""
-        return 4 * self.block_keys + _FLAG_BYTES
-
-    @property
-    def mask_stage_bytes(self) -> int:
-        """Bytes of a stage of the mask."""
-        return self.block_rows * self.mask_row_bytes
-
-    @property
-    def again_at(self) -> int:
-        """Where the notes on works begin: whether there is any, and a bit for each."""
-        return self.mask_at + self.stages * self.mask_stage_bytes
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes of the stages of the mask, and of the notes."""
-        return self.stages * self.mask_stage_bytes + 4 * self.again_words + 16 if self.masked else 0
-
-    @property
-    def barriers_at(self) -> int:
-        """Where the barriers begin."""
-        return self.mask_at + self.mask_bytes
-
-    @property
-    def full_at(self) -> int:
-        """Where the barriers of stages that are there begin, behind `barriers_at`."""
-        return 0
-
-    @property
-    def empty_at(self) -> int:
-        """The same of stages that have been read."""
-        return _BARRIER_BYTES * self.stages
-
-    @property
-    def ready_at(self) -> int:
-        """The same of stages that the mask warp has seen."""
-        return 2 * _BARRIER_BYTES * self.stages
-
-    @property
-    def q_full_at(self) -> int:
-        """The same of Q that is there."""
-        return (3 if self.masked else 2) * _BARRIER_BYTES * self.stages
-
-    @property
-    def q_empty_at(self) -> int:
-        """The same of Q that has been read."""
-        return self.q_full_at + _BARRIER_BYTES * self.q_buffers
-
-    @property
-    def done_at(self) -> int:
-        """The same of all works, where some may be done again."""
-        return self.q_empty_at + _BARRIER_BYTES * self.q_buffers
-
-    @property
-    def barriers(self) -> int:
-        """How many barriers there are."""
-        return self.done_at // _BARRIER_BYTES + self.masked
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory."""
-        return self.barriers_at + _BARRIER_BYTES * self.barriers
-
     # -- Launch ------------------------------------------------------------------------------------
 
     def extents(self, rows: int, queries: int) -> tuple[int, int]:
-        """Groups of rows N, and tiles of queries."""
-        return ceil(rows / self.block_rows), ceil(queries / self.block_queries)
+        """Groups of rows N, of a cluster each, and tiles of queries."""
+        return ceil(rows / (self.block_rows * self.cluster)), ceil(queries / self.block_queries)
 
     def works(self, problem: Problem) -> int:
-        """How many (batch, group of rows N, head, query tile) there are."""
+        """How many (batch, group of rows N, head, query tile) there are for a cluster."""
         groups, tiles = self.extents(problem.rows, problem.queries)
         return problem.batch * problem.heads * tiles * groups
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the works."""
-        return (min(self.works(problem), self.blocks), 1, 1)
+        clusters = min(self.works(problem), max(self.blocks // self.cluster, 1))
+        return (clusters * self.cluster, 1, 1)
 
     # -- Tensor maps -------------------------------------------------------------------------------
 
@@ -431,13 +288,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
-    if not 1 <= c.q_buffers <= 4:
-        yield f"q_buffers must be 1 to 4, not {c.q_buffers}"
     if c.sums_in_rows and not c.masked:
         yield (
-            f"at head_dim {c.head_dim} the mask warp writes the columns that make row sums; mask "
+            f"at head_dim {c.head_dim} mask warps write the columns that make row sums; mask "
             'must be "bounds" where there is none'
         )
+    if c.cluster not in (1, 2, 4) or (c.cluster > 1 and c.pair == "none"):
+        yield f"cluster must be 1, or 2 or 4 where there is a pair bias, not {c.cluster}"
     if c.again_words < 1 or c.again_words & (c.again_words - 1) or c.again_words >= c.threads:
         yield f"again_words must be a power of two below {c.threads}, not {c.again_words}"
     if c.blocks < 1:
@@ -470,6 +327,7 @@ def adapt(config: Config, problem: Problem) -> Config:
         dtype=problem.dtype,
         mask=problem.mask,
         pair=problem.pair,
+        cluster=1 if problem.pair == "none" else config.cluster,
     )
     ragged = problem.pair == "none" and problem.keys % config.block_keys > 0
     bounds = ragged or fitted.sums_in_rows
@@ -494,10 +352,18 @@ SHAPES = (
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 
 
+_LOW: dict[tuple[int, int], dict[str, Any]] = {(3, 5): dict(block_rows=4, stages=6)}
+"""What tiles of 64 queries have room for, by rows N and stages of those of 128."""
+
+
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    fitting = (shape for shape in SHAPES if problem.head_dim <= shape.head_dim)
-    yield adapt(next(fitting, SHAPES[-1]), problem), 1.0
+    shape = next((each for each in SHAPES if problem.head_dim <= each.head_dim), SHAPES[-1])
+    tile_bytes = 4 * problem.scores // problem.rows
+    busy = problem.head_dim > 32 or tile_bytes > _MANY_TILE_BYTES
+    for cluster, speed in ((1, 1.0), (2, _CLUSTER_GAIN[busy])):
+        if cluster == 1 or problem.pair != "none":
+            yield adapt(replace(shape, cluster=cluster), problem), speed
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -507,19 +373,46 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 
 def _cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    return ceil(config.works(problem) / arch.multiprocessors) / speed
+    clusters = arch.multiprocessors // config.cluster
+    return ceil(config.works(problem) / clusters) / speed
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """Whether ``evoformer_forward_sm80`` is to run: where this one was not measured to be faster,
-    and where a call is so short that the tiles of the pair bias and the tensor maps, which take the
-    host 20 us, are most of it.
+    where a call is so short that making tensor maps and tiles of the pair bias, which takes the
+    host 20 us, is most of it, and where the last query tile would be mostly empty.
     """
-    measured = problem.head_dim in (32, 64) and problem.pair != "none"
-    return not measured or problem.scores < _LEAST_SCORES
+    if problem.pair == "none" or problem.scores < _LEAST_SCORES:
+        return True
+    tiles, rest = divmod(problem.queries, 64)
+    # A tile of 64 queries alone takes longer than half of two.
+    padded = 64 * (tiles + (rest > 0)) + 20 * ((tiles + (rest > 0)) % 2)
+    return padded > problem.queries * _GAIN[problem.scores >= _MANY_SCORES]
 
 
 # -- Launch ----------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A launch of some of a problem's queries."""
+
+    config: Config
+    problem: Problem
+    first_query: int
+
+
+def parts(config: Config, problem: Problem) -> Iterator[Part]:
+    """The launches that serve `problem`: a last tile of 64 queries or fewer has its own, with tiles
+    of 64, where others have more.
+    """
+    whole, rest = divmod(problem.queries, config.block_queries)
+    if not (whole and 0 < rest <= 64 < config.block_queries):
+        yield Part(config, problem, 0)
+        return
+    first = whole * config.block_queries
+    yield Part(config, replace(problem, queries=first), 0)
+    low = _LOW.get((config.block_rows, config.stages), {})
+    yield Part(replace(config, m_tiles=1, **low), replace(problem, queries=rest), first)
 
 
 def parameters(
@@ -534,8 +427,11 @@ def parameters(
     mask_bias: ArrayView | None = None,
     pair_tiles: ArrayView | None = None,
     lse: ArrayView | None = None,
+    first_query: int = 0,
 ) -> dict[str, Any]:
     """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
+
+    problem : that of the launch, whose queries may be some of q's, from `first_query` on.
 
     pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
     """
@@ -548,12 +444,21 @@ def parameters(
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
         "pair_stride_head": pair_tiles.strides[1] if pair_tiles else 0,
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
+        "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
         "works": config.works(problem),
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
+        "first_reference": _first_reference(config.dtype, scale * log2(e)),
         **common_fields(extents, problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
+
+
+def _first_reference(dtype: str, score_scale: float) -> float:
+    """What rows are lowered by at first, in the units of scores; -inf: wait for their maxima."""
+    if dtype != "bf16" or abs(score_scale) * 1e30 <= _GUESS:
+        return -inf
+    return _GUESS / abs(score_scale)
 
 
 def addresses(

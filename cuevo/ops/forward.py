@@ -220,27 +220,37 @@ def _add_mapped_launch(
     pack_mask(builder)
     tile_pair_bias(builder, problem.pair, chosen, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
-    values = kernel.parameters(
-        chosen,
-        problem,
-        q=q,
-        k=k,
-        v=v,
-        out=views["out"],
-        scale=scale,
-        mask_bias=views.get("mask_bias"),
-        pair_tiles=views.get("pair_tiles"),
-    )
     context = place.context if isinstance(place, DriverExecutor) else None
-    builder.add_launch(
-        kernel.NAME,
-        loaded,
-        chosen,
-        chosen.grid(problem),
-        values,
-        arrays={"q_map": "q", "k_map": "k", "v_map": "v"},
-        addresses=kernel.addresses(chosen, q, k, v, context=context),
-    )
+    parts = list(kernel.parts(chosen, problem))
+    plan = builder.plan
+    # Where there are two, threadblocks of one begin while the last ones of the other end.
+    together = len(parts) > 1 and plan.parts
+    queues = [plan.beside, plan.after] if together else [plan.launches] * len(parts)
+    for part, queue in zip(parts, queues, strict=True):
+        if part.config != chosen:
+            loaded, _ = load(kernel, part.config, place, fixed=True)
+        values = kernel.parameters(
+            part.config,
+            part.problem,
+            q=q,
+            k=k,
+            v=v,
+            out=views["out"],
+            scale=scale,
+            mask_bias=views.get("mask_bias"),
+            pair_tiles=views.get("pair_tiles"),
+            first_query=part.first_query,
+        )
+        builder.add_launch(
+            kernel.NAME,
+            loaded,
+            part.config,
+            part.config.grid(part.problem),
+            values,
+            arrays={"q_map": "q", "k_map": "k", "v_map": "v"},
+            addresses=kernel.addresses(part.config, q, k, v, context=context),
+            queue=queue,
+        )
 
 
 OPERATION = Operation(_OPERANDS, _RESULTS, _make_plan, required=3)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import attention_cases as cases
@@ -19,6 +20,7 @@ from helpers.guarded import Strided
 from helpers.ledgers import opcodes
 
 import cuevo
+from cuevo import reference
 from cuevo.architectures import architecture
 from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80
@@ -57,11 +59,13 @@ AGAIN = Case(
     seed=7,
 )
 PLAIN = Case("f16", 64, 40, 33, batch=2, mask="none", pair="f32", pair_layout="one B", seed=8)
+ENDING = Case("bf16", 16, 150, 40, rows=5, mask="bool", pair="bf16", pair_layout="odd", seed=10)
 BOUNDS = Case("bf16", 24, 7, 37, mask="bool", values="falling", seed=9)
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1)),
-    (AGAIN, dict(block_rows=1, stages=3)),
+    (AGAIN, dict(block_rows=1, stages=3, cluster=2)),
     (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
+    (ENDING, dict(stages=5)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -69,7 +73,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     dict(block_rows=1, stages=4, q_in_registers=False),
     dict(block_rows=2, stages=2, m_tiles=1, block_keys=64),
     dict(block_rows=4, stages=2, m_tiles=1, parts=1),
-    dict(block_rows=1, stages=3, q_buffers=2),
+    dict(block_rows=1, stages=3, cluster=2),
     dict(block_rows=2, stages=2, sums="added"),
 )
 
@@ -125,7 +129,7 @@ def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
     config, _ = next(kernel_90a.candidates(replace(PROBLEM, head_dim=case.head_dim)))
     shape = ("block_rows", "m_tiles", "stages", "q_in_registers")
     settings = {key: getattr(config, key) for key in shape} | dict(blocks=132)
-    settings |= dict(sums=("column", "added")[case.seed % 2])
+    settings |= dict(sums=("column", "added")[case.seed % 2], cluster=1 + case.seed // 2 % 2)
     first, again = (run(case, executor, settings) for _ in range(2))
     for key, result in first.items():
         cases.assert_same_bytes(case, key, again[key].array, result.array)
@@ -164,6 +168,26 @@ def test_it_runs_where_it_is_asked_for() -> None:
     assert dispatch(VARIANTS, PROBLEM, SM_90A, {"stages": 2}) is evoformer_forward_sm80
 
 
+PLACES = ("sim:sm_90a", pytest.param("cuda:0", marks=gpu))
+
+
+@kernel
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("lowered", [-300.0, -30.0, 40.0, -np.inf], ids=str)
+def test_rows_that_the_first_reference_is_far_from(device: str, lowered: float) -> None:
+    """Some rows of scores, and where they are lowered by less than everything their lse."""
+    rng = np.random.default_rng(3)
+    q, k, v = rng.standard_normal((3, 1, 2, 40, 1, 32)).astype(ml_dtypes.bfloat16)
+    pair_bias = rng.standard_normal((1, 1, 1, 40, 40)).astype(np.float32)
+    pair_bias[..., 3:20, :] += lowered
+    out, lse = cuevo.attention(
+        q, k, v, pair_bias=pair_bias, return_lse=True, device=device, config={"blocks": 2}
+    )
+    exact, exact_lse = reference.attention(q, k, v, pair_bias=pair_bias)
+    assert np.linalg.norm(out.astype(np.float64) - exact) < 4e-3 * np.linalg.norm(exact)
+    np.testing.assert_allclose(lse, exact_lse, rtol=1e-6, atol=1e-5)
+
+
 @kernel
 def test_an_lse_that_is_asked_for_is_exact() -> None:
     case = replace(PLAIN, dtype="bf16", head_dim=16, batch=1)
@@ -198,7 +222,9 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
     [
         (dict(), True),
         (dict(head_dim=64, dtype="f16"), True),
-        (dict(head_dim=48), False),
+        (dict(head_dim=8), True),
+        (dict(head_dim=72), False),
+        (dict(queries=200), False),
         (dict(pair="none"), False),
         (dict(rows=96), False),
         (dict(mapped=False), False),
@@ -215,6 +241,24 @@ def test_it_runs_unasked_where_it_is_measured_to_be_faster(
 
 
 @unit
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (64, [(2, 0, 64)]),
+        (256, [(2, 0, 256)]),
+        (257, [(2, 0, 256), (1, 256, 1)]),
+        (321, [(2, 0, 321)]),
+    ],
+)
+def test_a_short_last_tile_has_a_launch_of_its_own(
+    queries: int, expected: list[tuple[int, int, int]]
+) -> None:
+    parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
+    assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
+    assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
+
+
+@unit
 def test_zero_strides_are_for_other_variants() -> None:
     whole = np.zeros((1, 2, 8, 1, 16), np.float16)
     stretched = np.broadcast_to(whole[:, :1], whole.shape)
@@ -227,7 +271,7 @@ def test_zero_strides_are_for_other_variants() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (dict(head_dim=24), "the mask warp writes"),
+        (dict(head_dim=24), "mask warps write"),
         (dict(parts=4), "are not multiples of 16 keys"),
         (dict(stages=9), "bytes of shared memory"),
         (dict(again_words=3), "again_words must be a power of two"),

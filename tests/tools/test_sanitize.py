@@ -160,6 +160,6 @@ def test_a_tool_that_fails_is_named(monkeypatch, capsys):
     assert sanitize.main(["memcheck", "synccheck", "gemm"]) == 1
     assert capsys.readouterr().out.endswith("failed: synccheck\n")
     _, memcheck, synccheck = program.commands
-    assert memcheck[-4:] == [sys.executable, sanitize.__file__, "--run", "gemm"]
+    assert memcheck[-5:] == [sys.executable, sanitize.__file__, "gemm", "--run", "memcheck"]
     assert "--report-api-errors" in memcheck
     assert "--report-api-errors" not in synccheck
