@@ -118,11 +118,15 @@ MAPPED_DIMS = tuple(d for d in HEAD_DIMS if d <= 64)
 def mapped_configurations(
     head_dim: int, dtype: str, biases: int
 ) -> list[evoformer_forward_sm90a.Config]:
-    """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end in a tile."""
+    """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end in a tile, and
+    what they are for a last tile of queries that is short.
+    """
     mask, pair, _ = BIASES[biases]
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
     problem = forward.Problem(1, 8, 2, 257, 257, head_dim, dtype, *types)
-    return [config for config, _ in evoformer_forward_sm90a.candidates(problem)]
+    kernel = evoformer_forward_sm90a
+    offered = [config for config, _ in kernel.candidates(problem)]
+    return [part.config for config in offered for part in kernel.parts(config, problem)]
 
 
 def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -133,6 +137,7 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
             dtype = ("bf16", "f16")[biases % 2]
             for config in mapped_configurations(head_dim, dtype, biases):
                 tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
+                tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
 
