@@ -261,26 +261,34 @@ def test_the_same_bits_from_run_to_run(executor: DriverExecutor) -> None:
         cases.assert_same_bytes(LARGE, "lse", lse.to_numpy(), expected_lse)
 
 
-def test_a_captured_graph_replays_to_the_same_bits(executor: DriverExecutor) -> None:
-    _, arrays = make(BOTH)
+@pytest.mark.parametrize(
+    ("queries", "config"),
+    [(BOTH.queries, None), (100, {"blocks": 132}), (150, {"blocks": 132})],
+    ids=["mma.sync", "wgmma", "wgmma, two launches"],
+)
+def test_a_captured_graph_replays_to_the_same_bits(
+    executor: DriverExecutor, queries: int, config: dict[str, int] | None
+) -> None:
+    if config and executor.info.arch != "sm_90":
+        pytest.skip("wgmma needs sm_90")
+    case = replace(BOTH, queries=queries)
+    options = dict(return_lse=True, config=config)
+    _, arrays = make(case)
     copies = moved(arrays, executor)
-    eager, eager_lse = cuevo.attention(**copies, return_lse=True)
-    expected, expected_lse = eager.to_numpy(), eager_lse.to_numpy()
-    graph = executor.capture(
-        lambda stream: cuevo.attention(**copies, return_lse=True, stream=stream)
-    )
+    expected, expected_lse = (x.to_numpy() for x in cuevo.attention(**copies, **options))
+    graph = executor.capture(lambda stream: cuevo.attention(**copies, **options, stream=stream))
     out, lse = graph.result
     for _ in range(3):
         graph.launch()
-        cases.assert_same_bytes(BOTH, "out", out.to_numpy(), expected)
-        cases.assert_same_bytes(BOTH, "lse", lse.to_numpy(), expected_lse)
+        cases.assert_same_bytes(case, "out", out.to_numpy(), expected)
+        cases.assert_same_bytes(case, "lse", lse.to_numpy(), expected_lse)
     # On new inputs at the same addresses.
-    _, others = make(replace(BOTH, seed=99))
+    _, others = make(replace(case, seed=99))
     for key, x in others.items():
         overwrite(copies[key], x, executor)
     graph.launch()
-    again = cuevo.attention(**others, device="cuda:0")
-    cases.assert_same_bytes(BOTH, "out", out.to_numpy(), again)
+    again, _ = cuevo.attention(**others, **options, device="cuda:0")
+    cases.assert_same_bytes(case, "out", out.to_numpy(), again)
     assert (again != expected).any()
 
 
