@@ -33,6 +33,10 @@ class Config(SideConfig):
     """16-position tiles of a warp."""
     stages: int = 3
     """Shared-memory stages of the streamed operands."""
+    late_copies: bool = False
+    """Issue the copies of the next stage among the products of the first two steps, in which nobody
+    waits for them; or all of them before.
+    """
     stationary_in_registers: bool = False
     """Keep the fragments of the stationary operands in registers (where warp_rows > 1: those of one
     row for an iteration), or read them for each step.
@@ -129,6 +133,30 @@ class Config(SideConfig):
         return 32 * (self.block_stationary // self.warp_stationary)
 
     @property
+    def lane_keys(self) -> int:
+        """Keys side by side that a lane has of a warp's, 0 where those of a lane are 8 apart: row
+        8 * i + lane / 4 of the warp's scores is then key lane_keys * (lane / 4) + i, so that a lane
+        reads its fp32 pair biases of a query at once.
+        """
+        return 2 * self.m_tiles if self.by_keys and self.pair == "f32" else 0
+
+    @property
+    def pass_positions(self) -> tuple[int, ...]:
+        """Stationary positions of the passes that copy their tile, from that of a thread's first
+        row on, where they are not `pass_rows` apart: those of a warp are in its lanes' order.
+        """
+        if not self.lane_keys:
+            return ()
+        warps = range(0, self.block_stationary, self.warp_stationary)
+        ordered = [
+            warp + own * self.lane_keys + number
+            for warp in warps
+            for number in range(self.lane_keys)
+            for own in range(8)
+        ]
+        return tuple(ordered[:: self.pass_rows])
+
+    @property
     def warp_groups(self) -> int:
         """Groups of warps, each with `warp_rows` of the rows N."""
         return self.block_rows // self.warp_rows
@@ -151,9 +179,10 @@ class Config(SideConfig):
     @property
     def pass_rows(self) -> int:
         """Positions that the threads of the same rows N copy at a time: a multiple of 8, which
-        keeps a thread's swizzle.
+        keeps a thread's swizzle, and a power of two where `pass_positions` are to add up.
         """
-        return self.row_threads // self.tile.chunks // 8 * 8
+        rows = self.row_threads // self.tile.chunks // 8 * 8
+        return 1 << rows.bit_length() - 1 if self.lane_keys and rows else rows
 
     @property
     def pair_size(self) -> int:
@@ -167,6 +196,11 @@ class Config(SideConfig):
             return None
         keys = self.block_stationary if self.by_keys else self.block_streamed
         return swizzle(keys * self.pair_size // 16)
+
+    @property
+    def late_pair(self) -> bool:
+        """Whether the copies of the pair tile, too, are issued among products: whole ones."""
+        return self.late_copies and self.pair != "none" and self.pair_copy_bytes == 16
 
     @property
     def pair_pass_rows(self) -> int:
@@ -217,11 +251,11 @@ class Config(SideConfig):
 
     @property
     def last_step(self) -> int:
-        """Streamed positions of the step with which the last tile may end: half of a stage's only
-        step, where products of 16 columns can be that.
+        """Streamed positions of the steps in which the last tile may end: 16 where products of 16
+        columns can be that, and sums over rows N are of one step.
         """
-        halves = self.steps == 1 and self.chunk_streamed == 32 and self.tile.chunks % 2 == 0
-        return 16 if halves else self.chunk_streamed
+        finer = self.tile.chunks % 2 == 0 and (self.steps == 1 or not self.sums_rows)
+        return 16 if finer and self.chunk_streamed == 32 else self.chunk_streamed
 
     # -- Shared memory: stationary operands | their statistics | stages of (first | second | pair |
     # values) | the sums that meet | the threadblock's coordinates
@@ -389,6 +423,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             "sums over rows are shared by 1, 2 or 4 groups of warps, as tiles of 32 keys in one or "
             f"two steps; got {c.warp_groups}, {c.chunk_streamed}"
         )
+    if c.late_copies and c.warp_rows * c.steps < 2:
+        yield "late_copies needs two steps, or two rows of a warp"
     if c.meeting_buffers not in (1, 2):
         yield f"meeting_buffers must be 1 or 2, not {c.meeting_buffers}"
     if not 32 <= c.threads <= 1024:
@@ -412,8 +448,6 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
                 f"{c.threads} threads copy fewer than the 8 rows of pair bias that keep a "
                 "thread's swizzle constant"
             )
-    if c.by_keys and c.pair == "f32" and c.block_stationary < 32:
-        yield "an fp32 pair bias is read for 32 stationary keys or more, not 16"
     if c.short_stationary and (reasons := tuple(_short_tile_violations(c, arch, problem))):
         yield from reasons
         return

@@ -61,6 +61,7 @@ class Shape:
     speed: float
     m_tiles: int = 2
     meeting_buffers: int = 2
+    late_copies: bool = False
     sums: bool = True
     """Whether it serves problems that want sums over rows N."""
     pair_sizes: tuple[int, ...] = (0, 2, 4)
@@ -90,9 +91,9 @@ KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
     (
         32,
         (
-            Shape(1, 1, 64, 64, 16, 2, 4, True, 1.00),
-            Shape(1, 1, 64, 64, 32, 2, 4, True, 1.00),
-            Shape(2, 1, 64, 64, 32, 2, 2, True, 0.98),
+            Shape(1, 1, 64, 64, 16, 2, 4, True, 1.00, late_copies=True),
+            Shape(1, 1, 64, 64, 32, 2, 4, True, 1.00, late_copies=True),
+            Shape(2, 1, 64, 64, 32, 2, 2, True, 0.98, late_copies=True),
             Shape(1, 1, 64, 64, 32, 2, 2, True, 0.75, m_tiles=1),
             Shape(1, 1, 32, 32, 32, 3, 8, True, 0.70),
         ),

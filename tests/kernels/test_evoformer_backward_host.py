@@ -285,12 +285,7 @@ def test_the_bases_are_legal() -> None:
             "32 threads copy fewer than the 8 rows of 5 chunks",
         ),
         (BASE, dict(block_stationary=16), "sm_80", "16, 32, 64 or 128; got 32, 16"),
-        (
-            BASE,
-            dict(pair="f32", block_rows=2, block_stationary=16, m_tiles=1),
-            "sm_80",
-            "an fp32 pair bias is read for 32 stationary keys or more, not 16",
-        ),
+        (BASE, dict(late_copies=True), "sm_80", "late_copies needs two steps, or two rows"),
         (BASE, dict(pair_copy_bytes=3), "sm_80", "pair_copy_bytes must be 16, 8, 4 or 2"),
         (BASE, dict(pair="f32", pair_copy_bytes=2), "sm_80", "at least one element; got 2"),
         (
@@ -316,9 +311,9 @@ def test_the_bases_are_legal() -> None:
         ),
         (
             BASE,
-            dict(pair="f32", block_rows=2, short_stationary=16, short_rows=4),
+            dict(head_dim=40, short_stationary=32, short_rows=2),
             "sm_80",
-            "short last tile: an fp32 pair bias is read for 32",
+            "short last tile: 32 threads copy fewer than the 8 rows of 5 chunks",
         ),
         (
             BASE,

@@ -236,7 +236,7 @@ BOTH_SIDES: tuple[dict[str, Any], ...] = (
     ),
     dict(m_tiles=2, stationary_in_registers=True),
     dict(m_tiles=1, stationary_in_registers=True, stages=3),
-    dict(block_streamed=64),
+    dict(block_streamed=64, late_copies=True),
     dict(block_streamed=64, chunk_streamed=64, stages=3),
     dict(block_streamed=128, chunk_streamed=64, m_tiles=1),
     dict(chunk_streamed=16),
@@ -285,11 +285,13 @@ def test_rows_that_nobody_sums(rows: tuple[int, int]) -> None:
     run(replace(WIDE, grads=("q",)), "queries", settings)
 
 
-@pytest.mark.parametrize("side", ["keys", "queries"])
-def test_an_fp32_pair_bias_is_read_without_bank_conflicts(side: str) -> None:
+@pytest.mark.parametrize(
+    ("side", "m_tiles"), [("keys", 2), ("keys", 1), ("queries", 2)], ids=["keys", "16", "queries"]
+)
+def test_an_fp32_pair_bias_is_read_without_bank_conflicts(side: str, m_tiles: int) -> None:
     place = Profiler("sm_90")
     case = replace(WIDE, pair="f32", rows=2, keys=64, queries=40)
-    run(case, side, TILING | dict(block_rows=2), place=place)
+    run(case, side, TILING | dict(block_rows=2, m_tiles=m_tiles), place=place)
     (loaded,) = place.kernels
     read = [use for use in loaded.profile.banks if "lib/bias.ptx" in use.origin]
     assert len(read) >= 8
@@ -304,8 +306,8 @@ SHORT: tuple[tuple[str, dict[str, Any], dict[str, Any], int], ...] = (
     ("keys", dict(keys=65), KEYS_TILING | dict(short_rows=2, short_stationary=16), 1),
     (
         "keys",
-        dict(keys=150, rows=3, heads=2, batch=2, pair="f32"),
-        KEYS_TILING | dict(short_rows=2, short_stationary=32),
+        dict(keys=138, rows=3, heads=2, batch=2, pair="f32"),
+        KEYS_TILING | dict(short_rows=2, short_stationary=16),
         1,
     ),
     (
