@@ -117,6 +117,28 @@ def short_tile_violations(
         )
 
 
+def with_short_tile(
+    config: D,
+    axis: str,
+    positions: int,
+    violations: Callable[[D], Sequence[str]],
+    sizes: Callable[[int, int], Iterable[int]] = lambda least, step: (least,),
+) -> D:
+    """`config` with a short last tile, of the most rows N that are legal, if any are.
+
+    axis, positions : as for `short_tile_violations`.
+    sizes : the tiles to try, in positions, from the least that will do and the step of a tile.
+    """
+    warps, rest = config.threads // 32, positions % getattr(config, f"block_{axis}")
+    for row_warps in range(1, warps // config.block_rows + 1) if rest else ():
+        step = 16 * row_warps
+        for size in sizes(step * ceil(rest / step), step):
+            tile = {"short_rows": warps // row_warps, f"short_{axis}": size}
+            if not violations(short := replace(config, **tile)):
+                return short
+    return config
+
+
 def cheapest(
     name: str,
     offered: Iterable[tuple[C, float]],

@@ -7,7 +7,6 @@ A launch works on one side of the scores: "keys" gives dk, dv and the gradient o
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import backward, choice
@@ -174,16 +173,16 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:
     """`config` with a short last tile, of the most rows N that are legal, if any are."""
-    warps, rest = config.threads // 32, problem.stationary % config.block_stationary
-    for row_warps in range(1, warps // config.block_rows + 1):
-        step = 16 * row_warps
+
+    def refused(short: Config) -> tuple[str, ...]:
+        return violations(short, arch, problem)
+
+    def sizes(least: int, step: int) -> tuple[int, int]:
         # Powers of two, which tiles have.
-        positions = step << max(0, ceil(rest / step) - 1).bit_length()
-        short = replace(config, short_rows=warps // row_warps, short_stationary=positions)
-        for few in (short, replace(short, short_stationary=2 * positions)):
-            if rest and not violations(few, arch, problem):
-                return few
-    return config
+        size = step << (least // step - 1).bit_length()
+        return size, 2 * size
+
+    return choice.with_short_tile(config, "stationary", problem.stationary, refused, sizes)
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:

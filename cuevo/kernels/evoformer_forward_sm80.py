@@ -512,14 +512,11 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:
     """`config` with a short last tile, of the most rows N that are legal, if any are."""
-    warps, rest = config.threads // 32, problem.queries % config.block_queries
-    for row_warps in range(1, warps // config.block_rows + 1):
-        step = 16 * row_warps
-        queries = step * ceil(rest / step)
-        short = replace(config, short_rows=warps // row_warps, short_queries=queries)
-        if queries and not violations(short, arch, problem):
-            return short
-    return config
+
+    def refused(short: Config) -> tuple[str, ...]:
+        return violations(short, arch, problem)
+
+    return choice.with_short_tile(config, "queries", problem.queries, refused)
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
