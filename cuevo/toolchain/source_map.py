@@ -241,18 +241,20 @@ def take_marks(marked: str) -> tuple[list[str], list[SourceLine | None]]:
     waiting = (
         0  # lines of a value that brought no marks: they belong to the line that the value is in
     )
+    known = _origins.get
     for line in marked.split("\n"):
         # Most lines have one mark, at their end.
-        bare, owner = line[:-1], _origins.get(line[-1:])
+        bare, owner = line[:-1].rstrip(), known(line[-1:])
         if owner is None or not bare.isascii():
-            bare, owner = _ANY_MARK.sub("", line), _owner(line)
-        if owner is not None and waiting:
+            bare, owner = _ANY_MARK.sub("", line).rstrip(), _owner(line)
+        if waiting and owner is not None:
             origins[-waiting:] = [owner] * waiting
             waiting = 0
-        if bare := bare.rstrip():
+        if bare:
             text.append(bare)
             origins.append(owner)
-            waiting += owner is None
+            if owner is None:
+                waiting += 1
     return text, origins
 
 

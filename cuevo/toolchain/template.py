@@ -105,8 +105,10 @@ class RenderedKernel:
 
         A reworded comment, or a macro that moves to another file, leaves it as it is.
         """
-        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", self.text, flags=re.DOTALL)
-        lines = (" ".join(line.split()) for line in text.split("\n"))
+        text = self.text
+        if "/*" in text:
+            text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
+        lines = [" ".join(line.partition("//")[0].split()) for line in text.split("\n")]
         return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
 
 
@@ -243,11 +245,12 @@ def _written(value: object) -> str | None:
 
 def _to_bytes(kernel: RenderedKernel) -> bytes:
     # Lines of one origin share the object, whose identity is found sooner than its hash.
-    origins = {id(origin): origin for origin in kernel.lines}
+    identities = [*map(id, kernel.lines)]
+    origins = dict(zip(identities, kernel.lines, strict=True))
     numbers = {identity: number for number, identity in enumerate(origins)}
     facts = (
         [origin and (origin.file, origin.line) for origin in origins.values()],
-        [numbers[id(origin)] for origin in kernel.lines],
+        [numbers[identity] for identity in identities],
         kernel.text,
     )
     # Only one version of Python reads it: that is among what the digest of the key covers.

@@ -37,9 +37,11 @@ Progress = Callable[[int, int], None]
 # Enough warps to make NumPy's overhead small, few enough for the registers to stay in the caches.
 _WARPS_AT_ONCE = 256
 _MOST_IN_CLUSTER = 8
-# Machines are tens of megabytes, parsed kernels a few.
-_MACHINES_KEPT = 4
+# Machines of so many warps have tens of megabytes of registers; parsed kernels are a few.
+_WARPS_KEPT = 1024
 _KERNELS_KEPT = 32
+_LEAST_WARPS = 64
+"""What a machine counts for at least: its bound instructions are megabytes, too."""
 _SECOND_LOOK = Budget(instructions=1_000_000, seconds=30)
 
 
@@ -140,19 +142,21 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Kept(Generic[_T]):
-    """The things that were asked for last, up to `limit`."""
+    """The things that were asked for last, as many as weigh no more than `limit` together."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, weigh: Callable[[_T], int] = lambda thing: 1) -> None:
+        self._left = limit
+        self._weigh = weigh
         self._things: dict[Hashable, _T] = {}
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
         thing = self._things.pop(key, None)
         if thing is None:
             thing = make()
+            self._left -= self._weigh(thing)
         self._things[key] = thing
-        if len(self._things) > self._limit:
-            del self._things[next(iter(self._things))]
+        while self._left < 0 and len(self._things) > 1:
+            self._left += self._weigh(self._things.pop(next(iter(self._things))))
         return thing
 
 
@@ -170,8 +174,12 @@ class _Launches:
         self.keep_counts = keep_counts
         self.running = threading.Lock()
         """Held by a launch: machines are shared."""
-        self.machines: _Kept[Schedule] = _Kept(_MACHINES_KEPT)
+        self.machines: _Kept[Schedule] = _Kept(_WARPS_KEPT, _weight)
         """Machines of the last launches."""
+
+
+def _weight(schedule: Schedule) -> int:
+    return max(schedule.machine.warps, _LEAST_WARPS)
 
 
 @dataclass(frozen=True)
