@@ -86,7 +86,7 @@ class SimExecutor:
         Raises SimulatorError, with file and line, for whatever the CPU executor does not support or
         `arch` does not have.
         """
-        key = (kernel.describe(), kernel.text)
+        key = (kernel.describe(), kernel.origin(1), kernel.text)
         with _uncollected():
             return self._kernels.get(key, lambda: self._prepare(kernel))
 

@@ -118,6 +118,26 @@ def test_the_same_text_is_loaded_once() -> None:
     assert executor.load_text("add_one", TEXT) is executor.load_text("add_one", TEXT)
 
 
+def test_small_machines_are_kept_and_large_ones_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    prepare = Machine.__init__
+
+    def count(machine: Machine, function: Any, geometry: Any, blocks: int, **options: Any) -> None:
+        prepare(machine, function, geometry, blocks, **options)
+        made.append(machine.warps)
+
+    x = np.zeros(1, np.float32)
+    kernel = SimExecutor().load_text("add_one", TEXT)
+    monkeypatch.setattr(Machine, "__init__", count)
+    for grid in (*range(1, 17), *range(1, 17)):
+        launch(kernel, x, 1, grid=grid, block=32)
+    assert made == [*range(1, 17)]
+    made.clear()
+    for grid in (250, 251, 252, 253, 254, 254, 250):
+        launch(kernel, x, 1, grid=grid, block=32)
+    assert made == [250, 251, 252, 253, 254, 250]
+
+
 def test_names() -> None:
     executor = SimExecutor("sm_86")
     assert (executor.name, executor.arch) == ("sim:sm_86", "sm_86")
