@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cuevo.arrays import array_from_pointer
+    from cuevo.executors import load
     from cuevo.ops import (
         attention,
         attention_backward,
@@ -22,6 +23,7 @@ __all__ = [
     "attention_backward_workspace",
     "attention_workspace",
     "gemm",
+    "load",
 ]
 
 __version__ = "0.1.0"
@@ -41,7 +43,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"cuevo.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module("cuevo.arrays" if name == "array_from_pointer" else "cuevo.ops")
+    homes = {"array_from_pointer": "cuevo.arrays", "load": "cuevo.executors"}
+    home = import_module(homes.get(name, "cuevo.ops"))
     found = globals()[name] = getattr(home, name)
     return found
 

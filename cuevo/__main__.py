@@ -1,4 +1,4 @@
-"""`python -m cuevo.cli`, for where the `cuevo` script is not on the path."""
+"""`python -m cuevo`, for where the `cuevo` script is not on the path."""
 
 import sys
 

@@ -1,14 +1,31 @@
 """Limits of GPU architectures that decide which configurations fit."""
 
+import difflib
 import re
 from dataclasses import dataclass
 
-__all__ = ["Architecture", "architecture"]
+__all__ = ["Architecture", "Occupancy", "architecture", "check_exists"]
 
 
 _KIB = 1024
 _RESERVED = _KIB
 """Bytes of shared memory that a resident threadblock takes beside its own."""
+_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+_QUARTERS = 4
+"""SM sub-partitions, each with its own registers."""
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What a multiprocessor holds at a time of one kind of threadblock."""
+
+    blocks: int
+    warps: int
+    most_warps: int
+    """Warps that it could hold."""
+    limit: str
+    """What allows no further block: "threads", "registers", "shared memory" or "blocks"."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,7 @@ class Architecture:
     shared_per_multiprocessor: int
     """Bytes of shared memory of a multiprocessor."""
     threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
     multiprocessors: int
     """Count of the largest common device of this architecture; a present device's own count
     replaces it.
@@ -40,20 +58,42 @@ class Architecture:
         """Threadblocks with `shared_bytes` of dynamic shared memory that a multiprocessor holds."""
         return self.shared_per_multiprocessor // (shared_bytes + _RESERVED)
 
+    def occupancy(self, threads: int, registers: int, shared_bytes: int) -> Occupancy:
+        """Threadblocks of `threads` threads that are resident at a time.
+
+        `registers` are those of a thread, `shared_bytes` the static and dynamic shared memory of a
+        block. A warp's registers come in units of 256, from one SM sub-partition.
+        """
+        warps = -(-threads // 32)
+        of_a_warp = -(-registers * 32 // 256) * 256
+        fitting = {
+            "threads": self.threads_per_multiprocessor // (32 * warps),
+            "registers": _QUARTERS * (_REGISTERS // _QUARTERS // max(of_a_warp, 1)) // warps,
+            "shared memory": self.fitting_in_shared(shared_bytes),
+            "blocks": self.blocks_per_multiprocessor,
+        }
+        limit = min(fitting, key=lambda name: fitting[name])
+        blocks, most = fitting[limit], self.threads_per_multiprocessor // 32
+        return Occupancy(blocks, blocks * warps, most, limit)
+
 
 _LIMITS = {
-    # number: shared a block, shared a multiprocessor, threads, multiprocessors
-    70: (96, 96, 2048, 80),
-    75: (64, 64, 1024, 72),
-    80: (163, 164, 2048, 108),
-    86: (99, 100, 1536, 84),
-    87: (163, 164, 1536, 16),
-    89: (99, 100, 1536, 142),
-    90: (227, 228, 2048, 132),
-    100: (227, 228, 2048, 148),
-    103: (227, 228, 2048, 160),
-    120: (99, 100, 1536, 188),
+    # number: shared a block, shared a multiprocessor, threads, blocks, multiprocessors
+    70: (96, 96, 2048, 32, 80),
+    75: (64, 64, 1024, 16, 72),
+    80: (163, 164, 2048, 32, 108),
+    86: (99, 100, 1536, 16, 84),
+    87: (163, 164, 1536, 16, 16),
+    89: (99, 100, 1536, 24, 142),
+    90: (227, 228, 2048, 32, 132),
+    100: (227, 228, 2048, 32, 148),
+    103: (227, 228, 2048, 32, 160),
+    120: (99, 100, 1536, 24, 188),
 }
+
+_EXISTING = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+_WITH_OWN = 90
+"""From here on an architecture has features of its own, asked for by an "a"."""
 
 
 def architecture(name: str) -> Architecture:
@@ -69,5 +109,15 @@ def architecture(name: str) -> Architecture:
         raise ValueError(
             f"architecture must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got {name!r}"
         )
-    block, multiprocessor, threads, count = _LIMITS[max(known)]
-    return Architecture(name, number, block * _KIB, multiprocessor * _KIB, threads, count)
+    block, multiprocessor, threads, blocks, count = _LIMITS[max(known)]
+    return Architecture(name, number, block * _KIB, multiprocessor * _KIB, threads, blocks, count)
+
+
+def check_exists(name: str) -> None:
+    """ValueError for an architecture from sm_70 on that there is none of, such as "sm_85"."""
+    names = [f"sm_{number}" for number in _EXISTING]
+    names += [f"sm_{number}a" for number in _EXISTING if number >= _WITH_OWN]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"there is no architecture {name}.{hint} Known: {', '.join(names)}.")

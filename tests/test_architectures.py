@@ -2,7 +2,7 @@
 
 import pytest
 
-from cuevo.architectures import Architecture, architecture
+from cuevo.architectures import Architecture, architecture, check_exists
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +55,35 @@ def test_what_is_no_architecture(name: str) -> None:
         ValueError, match="must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got"
     ):
         architecture(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "threads", "registers", "shared", "expected"),
+    [
+        ("sm_80", 128, 234, 49152, (2, 8, 64, "registers")),
+        ("sm_80", 128, 32, 0, (16, 64, 64, "threads")),
+        ("sm_80", 128, 33, 0, (12, 48, 64, "registers")),
+        ("sm_80", 32, 16, 0, (32, 32, 64, "blocks")),
+        ("sm_80", 33, 16, 0, (32, 64, 64, "threads")),
+        ("sm_80", 256, 32, 80 * 1024, (2, 16, 64, "shared memory")),
+        ("sm_86", 256, 40, 0, (6, 48, 48, "threads")),
+        ("sm_75", 1024, 64, 0, (1, 32, 32, "threads")),
+        ("sm_90a", 384, 168, 100 * 1024, (1, 12, 64, "registers")),
+    ],
+)
+def test_occupancy(
+    name: str, threads: int, registers: int, shared: int, expected: tuple[int, int, int, str]
+) -> None:
+    found = architecture(name).occupancy(threads, registers, shared)
+    assert (found.blocks, found.warps, found.most_warps, found.limit) == expected
+
+
+@pytest.mark.parametrize("name", ["sm_85", "sm_91", "sm_80a", "sm_75a", "sm_130"])
+def test_what_does_not_exist_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=f"there is no architecture {name}.*Known: sm_70, sm_72"):
+        check_exists(name)
+
+
+def test_what_exists_is_not_refused() -> None:
+    for name in ("sm_70", "sm_75", "sm_89", "sm_90", "sm_90a", "sm_103a", "sm_121"):
+        check_exists(name)

@@ -43,7 +43,8 @@ WITH_LISTINGS = [page for page in PAGES if listings(page, "")]
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("page", WITH_LISTINGS, ids=lambda page: page.name)
-def test_the_listings_run(page):
+def test_the_listings_run(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
     run(page, "")
 
 
@@ -63,8 +64,12 @@ def test_readme_example_prints_a_small_error(capsys):
 
 
 @pytest.mark.gpu
-def test_the_listings_for_a_gpu_run():
-    run(ROOT / "docs" / "driver-level.md", "", "gpu")
+@pytest.mark.parametrize("page", ["driver-level.md", "workbench.md"])
+def test_the_listings_for_a_gpu_run(page, monkeypatch):
+    if page == "workbench.md":
+        pytest.importorskip("torch")
+    monkeypatch.chdir(ROOT)
+    run(ROOT / "docs" / page, "", "gpu")
 
 
 @pytest.mark.unit
@@ -75,16 +80,18 @@ def test_the_pages_with_listings_are_found():
         "cpu-executor.md",
         "driver-level.md",
         "ptx-style.md",
+        "workbench.md",
     }
     assert "driver_executor(0)" in listings(ROOT / "docs" / "driver-level.md", "gpu")
 
 
 @pytest.mark.unit
 def test_links_lead_to_files():
+    words = {page: re.sub(r"(?ms)^```.*?^```$", "", page.read_text("utf-8")) for page in PAGES}
     missing = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", words[page])
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not missing
@@ -187,7 +194,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def commands() -> list[str]:
     """The cuevo commands of the pages' listings."""
-    pages = (BLOCKS, BLOCKS.with_name("kernels-of-blocks.md"))
+    pages = (BLOCKS, *map(BLOCKS.with_name, ("kernels-of-blocks.md", "workbench.md")))
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for listing in found for line in listing.split(" && ")]
@@ -196,7 +203,8 @@ def commands() -> list[str]:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("command", commands())
-def test_the_commands_run(command: str, tmp_path: Path) -> None:
+def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     words = shlex.split(command)[1:]
     if "--output" in words:
         at = words.index("--output") + 1

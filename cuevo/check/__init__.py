@@ -5,6 +5,6 @@ compared with float64.
 kernel that ships.
 """
 
-from cuevo.check.kernel_check import BUDGET, Finding, Report, check_kernel
+from cuevo.check.kernel_check import BUDGET, Finding, Report, check_kernel, check_launch
 
-__all__ = ["BUDGET", "Finding", "Report", "check_kernel"]
+__all__ = ["BUDGET", "Finding", "Report", "check_kernel", "check_launch"]

@@ -1,10 +1,11 @@
 """The check of one instance of a kernel: small problems that it serves, with ragged ends, on the
-CPU executor under all of its checks, compared with float64.
+CPU executor under all of its checks, compared with float64; or one launch of a kernel of the user's
+own, of which nobody knows what it should compute.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,11 +14,12 @@ import numpy as np
 
 from cuevo.check.small_problems import Array, run_small_problems
 from cuevo.errors import SimulatorError
+from cuevo.executors import Kernel
 from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor, Trace
 from cuevo.sim.faults import KernelText
-from cuevo.toolchain.template import render
+from cuevo.toolchain.template import RenderedKernel, render
 
-__all__ = ["BUDGET", "Finding", "Report", "check_kernel"]
+__all__ = ["BUDGET", "Finding", "Report", "check_kernel", "check_launch"]
 
 BUDGET = Budget(instructions=20_000_000, seconds=300)
 """What a launch may take; the small problems take some ten thousand instructions, and seconds."""
@@ -102,11 +104,44 @@ def check_kernel(
         ran = place.text.describe()
         message = f"no small problem is for this instance; what was checked is {ran}"
         findings.append(Finding("warning", "", message))
-    if place.kernel:
-        findings += _fusible(place.kernel)
-    if profile:
-        findings += [*_conflicts(profile), *_scattered(profile), *_idle(profile), *_missed(profile)]
+    findings += _warnings(place.kernel, profile)
     return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
+
+
+def check_launch(
+    kernel: RenderedKernel,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[object],
+    shared: int,
+    arch: str,
+    budget: Budget = BUDGET,
+    trace: Trace | None = None,
+) -> Report:
+    """Launch a kernel of the user's own as `arch` runs it, with arguments as `cuevo.load` takes
+    them; results are written, and compared with nothing.
+
+    Raises TypeError or ValueError for arguments that do not fit the kernel.
+    """
+    place = _Profiler(arch, kernel.name, budget, trace)
+    findings: list[Finding] = []
+    profile = None
+    try:
+        Kernel(kernel, place)[tuple(grid), tuple(block)](*arguments, shared=shared)
+        assert place.kernel is not None
+        profile = place.kernel.profile
+    except SimulatorError as error:
+        findings.append(_fault(str(error)))
+    findings += _warnings(place.kernel, profile)
+    return Report(kernel.describe(), arch, tuple(findings), MappingProxyType({}), profile)
+
+
+def _warnings(kernel: LoadedKernel | None, profile: Profile | None) -> list[Finding]:
+    """What there is to say of a kernel that was loaded, and of one that ran to its end."""
+    found = [] if kernel is None else _fusible(kernel)
+    if profile:
+        found += [*_conflicts(profile), *_scattered(profile), *_idle(profile), *_missed(profile)]
+    return found
 
 
 class _Profiler(SimExecutor):

@@ -1,4 +1,6 @@
-"""`cuevo check`: one instance of a kernel on the CPU executor, under all of its checks."""
+"""`cuevo check`: an instance of a kernel, or the kernel of a file, on the CPU executor, under all
+of its checks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from cuevo.cli.files import add_launch_options, is_file, make_arguments, read_file, threads_of
 from cuevo.cli.kernels import (
     add_kernel_options,
     architecture_name,
@@ -19,6 +22,7 @@ from cuevo.cli.usage import (
     EXIT_FAILED,
     EXIT_OK,
     Subparsers,
+    UsageError,
     add_command,
     add_json_option,
     print_json,
@@ -28,7 +32,7 @@ from cuevo.cli.usage import (
 
 if TYPE_CHECKING:
     from cuevo.check import Report
-    from cuevo.sim import Loop, Profile
+    from cuevo.sim import Budget, Loop, Profile, Trace
 
 _DETAILS = """\
 examples:
@@ -36,12 +40,15 @@ examples:
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
   cuevo check gemm_sm80 --trace gemm_sm80.ptx:52 --watch 'a[3,0]' --watch shared:64:16 --thread 5
+  cuevo check my/softmax.ptx --grid 64 --threads 128 --args f32[64,1000] f32[64,1000]=0 1000
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
-out instructions, there are others. Errors are what a GPU would not forgive, or would only by
-chance, and results that differ from float64. Warnings are of time lost, of guards that never held,
-and of instructions that never ran. The exit code is 1 where there is an error. The counts are those
-of all launches together.
+out instructions, there are others. The kernel of a file is launched once, with the grid, threads
+and arguments that are given, and its results are compared with nothing.
+
+Errors are what a GPU would not forgive, or would only by chance, and results that differ from
+float64. Warnings are of time lost, of guards that never held, and of instructions that never ran.
+The exit code is 1 where there is an error. The counts are those of all launches together.
 """
 
 
@@ -54,6 +61,7 @@ def add_commands(subparsers: Subparsers) -> None:
         run_check,
     )
     add_kernel_options(check)
+    add_launch_options(check)
     check.add_argument(
         "--arch",
         type=architecture_name,
@@ -118,9 +126,6 @@ def run_check(arguments: argparse.Namespace) -> int:
     from cuevo.check import BUDGET, check_kernel
     from cuevo.sim import Trace
 
-    module = kernel_module(arguments.kernel)
-    arch = arguments.arch or lowest_architecture(module)
-    config = configure_kernel(module, arguments.settings, [arch])
     given = {"instructions": arguments.most_instructions, "seconds": arguments.most_seconds}
     budget = replace(BUDGET, **{name: most for name, most in given.items() if most is not None})
     trace = None
@@ -132,12 +137,35 @@ def run_check(arguments: argparse.Namespace) -> int:
             arguments.thread,
             write=lambda line: print(line, file=sys.stderr),
         )
-    report = check_kernel(module, config, arch, arguments.seed, budget, trace)
+    if is_file(arguments):
+        report = _check_file(arguments, budget, trace)
+    else:
+        module = kernel_module(arguments.kernel)
+        arch = arguments.arch or lowest_architecture(module)
+        config = configure_kernel(module, arguments.settings, [arch])
+        report = check_kernel(module, config, arch, arguments.seed, budget, trace)
     if arguments.json:
         print_json(_as_json(report))
     else:
         _show(report, arguments.lines)
     return EXIT_OK if report.ok else EXIT_FAILED
+
+
+def _check_file(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Report:
+    from cuevo.check import check_launch
+    from cuevo.executors.own.kernel import native_architecture
+
+    rendered = read_file(arguments)
+    threads = threads_of(arguments, rendered)
+    if not threads:
+        raise UsageError(f"{rendered.name} does not declare its threads: give --threads.")
+    given = make_arguments(arguments.args, rendered, arguments.seed)
+    arch = arguments.arch or native_architecture(rendered.text)
+    grid, shared = arguments.grid or (1,), arguments.shared or 0
+    try:
+        return check_launch(rendered, grid, threads, given, shared, arch, budget, trace)
+    except TypeError as error:
+        raise UsageError(f"--args: {error}") from error
 
 
 def _as_json(report: Report) -> dict[str, Any]:

@@ -54,6 +54,15 @@ PACKAGES = {
     "rich": "tables and progress",
 }
 
+OPTIONAL = {
+    "numba": "the CPU executor, twice as fast",
+    "matplotlib": "cuevo layout --output",
+    "torch": "cuevo.torch",
+    "jax": "cuevo.jax",
+    "nvidia-cuda-nvdisasm": "the disassembler, with which tests count machine instructions",
+}
+"""Distribution -> what it gives, where it is installed."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -100,6 +109,8 @@ def examine() -> Iterator[Check]:
     yield check_python(sys.version_info[:2])
     for package, purpose in PACKAGES.items():
         yield check_package(package, purpose)
+    for package, gives in OPTIONAL.items():
+        yield check_package(package, gives, lacking="note")
     for subject, probe in _PROBES.items():
         try:
             yield from probe()
@@ -115,12 +126,12 @@ def check_python(version: tuple[int, int]) -> Check:
     return Check("Python", "ok", found)
 
 
-def check_package(package: str, purpose: str) -> Check:
+def check_package(package: str, purpose: str, *, lacking: State = "missing") -> Check:
     try:
         return Check(package, "ok", importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
         advice = f"pip install {package}   # {purpose}"
-        return Check(package, "missing", "not installed", advice)
+        return Check(package, lacking, "not installed", advice)
 
 
 def check_kernel_files() -> Iterator[Check]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuevo.cli.files import (
+    add_block_options,
+    add_file_options,
+    is_file,
+    read_file,
+    threads_of,
+)
 from cuevo.cli.settings import configuration, describe_fields, split_settings
 from cuevo.cli.usage import (
     EXIT_OK,
@@ -24,10 +32,14 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
+    from cuevo.toolchain.assembler import Cubin
     from cuevo.toolchain.lineinfo import LocatedText
     from cuevo.toolchain.template import RenderedKernel
 
-_SET_HELP = "a kernel parameter; `cuevo kernels` lists them; may be given several times"
+_SET_HELP = (
+    "a kernel parameter (`cuevo kernels` lists them), or what a template is given; may be given "
+    "several times"
+)
 
 _KERNELS_DETAILS = """\
 examples:
@@ -42,6 +54,7 @@ examples:
   cuevo render evoformer_forward_sm80 --set head_dim=32
   cuevo render evoformer_forward_sm80 --set head_dim=32 --set stages=4 --output forward.ptx
   cuevo render evoformer_forward_sm80 --set head_dim=32 --origin | less
+  cuevo render my/softmax.ptx --set columns=1000 --directory my/macros
 
 The text is what the CPU executor gets. With --loc it has the line information that the assembler
 gets besides, .loc and .file directives; with --origin every line is preceded by the file and line
@@ -54,8 +67,11 @@ examples:
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --output forward.cubin
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --json | jq '.[].registers'
+  cuevo assemble my/softmax.ptx --arch sm_90 --threads 256
 
 Needs neither a GPU nor a driver. Spills are counted in bytes; a kernel worth shipping has none.
+Resident blocks are those that a multiprocessor holds at a time, and "limited by" what keeps it from
+holding more.
 """
 
 
@@ -101,6 +117,7 @@ def add_commands(subparsers: Subparsers) -> None:
         help="sm_80, sm_90, ... (default: the lowest that kernel and assembler know);"
         " may be given several times",
     )
+    add_block_options(assemble)
     assemble.add_argument("--output", type=Path, metavar="FILE", help="write the cubin to FILE")
     assemble.add_argument(
         "--no-cache", action="store_true", help="assemble even what the cache has"
@@ -109,7 +126,9 @@ def add_commands(subparsers: Subparsers) -> None:
 
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kernel", metavar="KERNEL", help="a name that `cuevo kernels` lists")
+    parser.add_argument(
+        "kernel", metavar="KERNEL", help="a name that `cuevo kernels` lists, or a PTX file"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -118,14 +137,22 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=_SET_HELP,
     )
+    add_file_options(parser)
 
 
 def architecture_name(text: str) -> str:
-    """`sm_80`, `sm80`, `80` or `8.0` as `sm_80`."""
+    """`sm_80`, `sm80`, `80` or `8.0` as `sm_80`; an error for what does not exist."""
+    from cuevo.architectures import check_exists
+
     match = re.fullmatch(r"(?:sm_?)?(\d+)\.?(\d)(a?)", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no architecture; write sm_80, sm_90a, ...")
-    return f"sm_{match[1]}{match[2]}{match[3]}"
+    name = f"sm_{match[1]}{match[2]}{match[3]}"
+    try:
+        check_exists(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
 
 
 def kernel_module(name: str) -> Any:
@@ -205,9 +232,12 @@ def lowest_architecture(module: Any, least: int = 0) -> str:
 
 
 def run_render(arguments: argparse.Namespace) -> int:
-    module = kernel_module(arguments.kernel)
-    arch = arguments.arch or lowest_architecture(module)
-    _, rendered = render_kernel(module, arguments.settings, [arch])
+    if is_file(arguments):
+        rendered = read_file(arguments)
+    else:
+        module = kernel_module(arguments.kernel)
+        arch = arguments.arch or lowest_architecture(module)
+        _, rendered = render_kernel(module, arguments.settings, [arch])
     shown = rendered.located if arguments.loc else rendered
     text = with_origins(shown) if arguments.origin else shown.text
     if arguments.output:
@@ -230,14 +260,26 @@ def with_origins(rendered: RenderedKernel | LocatedText) -> str:
 
 
 def run_assemble(arguments: argparse.Namespace) -> int:
+    from cuevo.architectures import architecture
     from cuevo.toolchain.assembler import LOWEST_ARCH, assemble
 
-    module = kernel_module(arguments.kernel)
-    default = lowest_architecture(module, LOWEST_ARCH)
-    architectures = list(dict.fromkeys(arguments.arch or [default]))
-    if arguments.output and len(architectures) > 1:
+    if arguments.output and len(arguments.arch or ()) > 1:
         raise UsageError("--output takes one cubin: give --arch once.")
-    config, rendered = render_kernel(module, arguments.settings, architectures)
+    if is_file(arguments):
+        from cuevo.executors.own.kernel import native_architecture
+
+        rendered = read_file(arguments)
+        own = architecture(native_architecture(rendered.text))
+        default = own.name if own.number >= LOWEST_ARCH else f"sm_{LOWEST_ARCH}"
+        stated, shared = threads_of(arguments, rendered), arguments.shared or 0
+        threads = math.prod(stated) if stated else 0
+        architectures = list(dict.fromkeys(arguments.arch or [default]))
+    else:
+        module = kernel_module(arguments.kernel)
+        default = lowest_architecture(module, LOWEST_ARCH)
+        architectures = list(dict.fromkeys(arguments.arch or [default]))
+        config, rendered = render_kernel(module, arguments.settings, architectures)
+        threads, shared = config.threads, config.shared_bytes
     options: dict[str, Any] = {"cache": None} if arguments.no_cache else {}
     cubins = [assemble(rendered, arch, **options) for arch in architectures]
     if arguments.output:
@@ -246,9 +288,10 @@ def run_assemble(arguments: argparse.Namespace) -> int:
         {
             "kernel": rendered.describe(),
             "arch": cubin.arch,
-            "threads": config.threads,
-            "dynamic_shared": config.shared_bytes,
+            "threads": threads or None,
+            "dynamic_shared": shared,
             **dataclasses.asdict(cubin.resources),
+            **_occupancy(cubin, threads, shared),
             "cubin_bytes": len(cubin.code),
             "assembler": cubin.assembler,
         }
@@ -266,3 +309,20 @@ def run_assemble(arguments: argparse.Namespace) -> int:
             shown.add_row(key.replace("_", " "), *(str(report[key]) for report in reports))
     print_table(shown)
     return EXIT_OK
+
+
+def _occupancy(cubin: Cubin, threads: int, shared_bytes: int) -> dict[str, Any]:
+    """What a multiprocessor holds at a time, for the report; nothing for unknown `threads`."""
+    from cuevo.architectures import architecture
+
+    if not threads:
+        return {"resident_blocks": None, "resident_warps": None, "limited_by": "give --threads"}
+    taken = cubin.resources
+    held = architecture(cubin.arch).occupancy(
+        threads, taken.registers, shared_bytes + taken.static_shared
+    )
+    return {
+        "resident_blocks": held.blocks,
+        "resident_warps": f"{held.warps} of {held.most_warps}",
+        "limited_by": held.limit,
+    }

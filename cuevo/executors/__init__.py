@@ -1,10 +1,12 @@
 """Executors: where kernels run.
 
 `protocol` is the contract that the CUDA driver and the CPU executor (`cuevo.sim`) share, `driver`
-and `driver_kernel` are the driver's side of it, `placement` picks the executor of a call.
+and `driver_kernel` are the driver's side of it, `placement` picks the executor of a call,
+`own` loads and calls kernels of the user's own.
 """
 
 from cuevo.executors.driver import CapturedGraph, DriverExecutor, DriverKernel, executor
+from cuevo.executors.own import Kernel, Launch, load
 from cuevo.executors.placement import architecture_of, executor_for
 from cuevo.executors.protocol import Executor, LoadedKernel
 
@@ -13,8 +15,11 @@ __all__ = [
     "DriverExecutor",
     "DriverKernel",
     "Executor",
+    "Kernel",
+    "Launch",
     "LoadedKernel",
     "architecture_of",
     "executor",
     "executor_for",
+    "load",
 ]

@@ -28,11 +28,13 @@ class _Block(threading.local):
     The driver lets other threads run while it launches, so that no two may share a parameter block.
     """
 
-    def __init__(self, size: int, constants: bytes = b"") -> None:
-        """A block that ends with `constants`."""
-        block = ctypes.create_string_buffer(size)
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(block))
-        params = memoryview(block).cast("B")
+    def __init__(self, size: int, offsets: Sequence[int], constants: bytes = b"") -> None:
+        """A block of parameters at `offsets`; it ends with `constants`."""
+        # No view of an empty one can be cast.
+        block = ctypes.create_string_buffer(max(size, 1))
+        begin = ctypes.addressof(block)
+        pointers = (ctypes.c_void_p * len(offsets))(*(begin + offset for offset in offsets))
+        params = memoryview(block).cast("B")[:size]
         front = size - len(constants)
         params[front:] = constants
         self.kernel_params = ctypes.addressof(pointers)
@@ -73,7 +75,6 @@ class DriverKernel:
         self._info = info
         self._context = context
         self._size = kernel.params.size
-        self._block = _Block(self._size)
         self._waits_itself = "griddepcontrol.wait" in kernel.text
         doing = f"loading {kernel.describe()} on cuda:{info.ordinal} ({info.name}, {info.arch})"
         with self._context.current():
@@ -81,6 +82,7 @@ class DriverKernel:
             try:
                 self.function = check(cuda.cuModuleGetFunction(module, kernel.name.encode()), doing)
                 self._prepare(doing)
+                self._block = _Block(self._size, self._offsets)
             except BaseException:
                 cuda.cuModuleUnload(module)
                 raise
@@ -105,13 +107,13 @@ class DriverKernel:
             ),
             doing,
         )
+        parameters = self.parameters
+        self._offsets = [offset for offset, _ in parameters]
         # A struct that wants to be aligned to more than 16 bytes does not begin at 0.
-        sizes = [size for _, size in self.parameters]
-        if sizes != [self._size]:
+        if max(map(sum, parameters), default=0) != self._size:
             raise DriverError(
-                f"{doing}: the kernel's parameters have {sizes} bytes; the struct "
-                f"{self.kernel.params.name} of the header has {self._size} bytes, and is the one "
-                "parameter."
+                f"{doing}: the kernel's parameters have {[size for _, size in parameters]} bytes; "
+                f"{self.kernel.params.name} that a launch packs has {self._size} bytes."
             )
 
     @property
@@ -190,7 +192,7 @@ class DriverKernel:
         The parameter block is ``pack(*pick(table))``, then `constants`. Everything else is made
         once: a launch costs the host little beside what the driver takes.
         """
-        own = _Block(self._size, constants)
+        own = _Block(self._size, self._offsets, constants)
 
         def queue(table: Sequence[int], stream: int, workspace: object = None) -> None:
             front, prepared_for, launch = own.prepared

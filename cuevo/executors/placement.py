@@ -30,7 +30,7 @@ def executor_for(device: object, views: Sequence[ArrayView]) -> Executor:
     Raises ValueError for arrays on several devices, or on another device than the one asked for,
     TypeError for what names no device, DeviceUnavailable for a GPU that is not there.
     """
-    places = {view.device for view in views}
+    places = {view.device for view in views} or {"cpu"}
     if len(places) > 1:
         raise ValueError(
             f"all arrays must be on one device; these are on {', '.join(sorted(places))}"

@@ -168,7 +168,7 @@ def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str)
         if "assembly aborted" in message:
             continue
         if not number:
-            explained[f"ptx/{kernel.name}.ptx: {message}"] = None
+            explained[f"{kernel.file}: {message}"] = None
             continue
         origin = kernel.located.origin(int(number))
         place = str(origin) if origin else f"line {number} of the PTX text of {kernel.name}"
@@ -186,7 +186,7 @@ def _read_resources(kernel: RenderedKernel, log: str, code: bytes) -> Resources:
     registers = image.registers(name)
     if registers is None:
         raise AssemblerError(
-            f"ptx/{name}.ptx: the assembler's result has no entry point {name}; its log is\n"
+            f"{kernel.file}: the assembler's result has no entry point {name}; its log is\n"
             f"{log.strip()}\nin {kernel.describe()}"
         )
     stack = image.stack(name)

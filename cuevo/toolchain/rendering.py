@@ -25,40 +25,45 @@ from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.paths import ptx_directory
 from cuevo.toolchain.structs import Struct
 
+Roots = tuple[Path, ...]
+
 
 def render_lines(
-    kernel: str, root: Path, values: Mapping[str, object], params: Struct
+    kernel: str, roots: Roots, values: Mapping[str, object], params: Struct | None
 ) -> tuple[list[str], list[SourceLine | None]]:
-    """The lines of the template of `kernel` in directory `root`, and the origin of each.
+    """The lines of the template of `kernel` in the first of the directories `roots`, and the origin
+    of each; all of them, and then the package's own, are searched for what it imports.
 
     Raises ValueError for a value that hides a name that every template sees; TemplateError, with
     file and line, for what goes wrong inside of a template.
     """
-    return source_map.take_marks(_marked(kernel, root, values, params, {}))
+    return source_map.take_marks(_marked(kernel, roots, values, params, {}))
 
 
 def calls(
-    kernel: str, root: Path, values: Mapping[str, object], params: Struct
+    kernel: str, roots: Roots, values: Mapping[str, object], params: Struct | None
 ) -> list[tuple[SourceLine, ...]]:
     """For each line that `render_lines` gives, the line that it was written in and those that
     called the macros that it came through, the innermost first.
     """
     filters = {"__block": source_map.block_with_site}
-    return source_map.take_calls(_marked(kernel, root, values, params, filters))
+    return source_map.take_calls(_marked(kernel, roots, values, params, filters))
 
 
 def _marked(
     kernel: str,
-    root: Path,
+    roots: Roots,
     values: Mapping[str, object],
-    params: Struct,
+    params: Struct | None,
     filters: Mapping[str, Callable[..., str]],
 ) -> str:
     # An environment for each rendering: whatever is imported gets its globals from there, and is
     # not kept. What is kept is compiled code.
-    base = _environment(root)
+    base = _environment(roots)
     environment = base.overlay()
-    environment.globals = {**base.globals, "p": params, "unique": _labels()}
+    environment.globals = {**base.globals, "unique": _labels()}
+    if params is not None:
+        environment.globals["p"] = params
     environment.filters = {**base.filters, **filters}
     hidden = sorted(values.keys() & environment.globals.keys())
     if hidden:
@@ -68,7 +73,7 @@ def _marked(
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"ptx/{error.name}:{error.lineno}: {error.message}") from error
     except Exception as error:
-        raise TemplateError(_explain(error, root, kernel)) from error
+        raise TemplateError(_explain(error, roots, kernel)) from error
 
 
 # -- The environment -------------------------------------------------------------------------------
@@ -88,10 +93,10 @@ class _CodeInMemory(BytecodeCache):
 
 
 @lru_cache(maxsize=8)
-def _environment(root: Path) -> jinja2.Environment:
+def _environment(roots: Roots) -> jinja2.Environment:
     block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([root, ptx_directory()]),
+        loader=jinja2.FileSystemLoader([*roots, ptx_directory()]),
         line_statement_prefix=source_map.LINE_STATEMENT,
         variable_start_string="${",
         variable_end_string="}",
@@ -170,9 +175,9 @@ def _fail(message: str) -> NoReturn:
 # -- Errors ----------------------------------------------------------------------------------------
 
 
-def _explain(error: Exception, root: Path, kernel: str) -> str:
+def _explain(error: Exception, roots: Roots, kernel: str) -> str:
     """``ptx/file:line: message`` for an exception in a template, and the lines that led there."""
-    frames = list(_template_lines(error.__traceback__, root)) or [
+    frames = list(_template_lines(error.__traceback__, roots)) or [
         SourceLine(f"ptx/{kernel}.ptx", 1)
     ]
     if isinstance(error, jinja2.TemplateNotFound):
@@ -185,10 +190,10 @@ def _explain(error: Exception, root: Path, kernel: str) -> str:
     return f"{frames[-1]}: {message}{callers}"
 
 
-def _template_lines(traceback: TracebackType | None, root: Path) -> Iterator[SourceLine]:
+def _template_lines(traceback: TracebackType | None, roots: Roots) -> Iterator[SourceLine]:
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
-        for home in (root, ptx_directory()):
+        for home in (*roots, ptx_directory()):
             if path.suffix == ".ptx" and path.is_relative_to(home):
                 yield SourceLine(f"ptx/{path.relative_to(home).as_posix()}", traceback.tb_lineno)
                 break

@@ -49,6 +49,12 @@ class RenderedKernel:
     directory: Path | None = None
     """Of the template, if there is one."""
 
+    @property
+    def file(self) -> str:
+        """The file that the kernel is written in, as messages call it."""
+        own = None if self.directory else next(filter(None, self.lines), None)
+        return own.file if own else f"ptx/{self.name}.ptx"
+
     def origin(self, line: int) -> SourceLine | None:
         """Origin of line `line` of the text, counted from 1; None where there is none."""
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
@@ -88,8 +94,11 @@ class RenderedKernel:
     @cached_property
     def located(self) -> LocatedText:
         """The text with ``.loc`` and ``.file`` directives, which is what is assembled: a profiler
-        and a disassembly then name the file that the author edits.
+        and a disassembly then name the file that the author edits. A text that has such directives
+        already keeps to them.
         """
+        if re.search(r"^\s*\.file\b", self.text, re.MULTILINE):
+            return LocatedText(self.text, self.lines)
         text = self.text.removesuffix("\n").split("\n")
         return add_line_information(text, [self.origin(n) for n in range(1, len(text) + 1)])
 
@@ -186,7 +195,7 @@ def _rendered(kernel: str, root: Path, files: State, given: _Values) -> Rendered
     # It imports Jinja, which takes longer than a first call whose kernels are in the cache.
     from cuevo.toolchain.rendering import render_lines
 
-    lines, origins = render_lines(kernel, root, given.values, params)
+    lines, origins = render_lines(kernel, (root,), given.values, params)
     text = "".join(f"{line}\n" for line in lines)
     rendered = RenderedKernel(kernel, text, tuple(origins), given.values, params, root)
     # What was edited meanwhile may have been read before or after that.
@@ -201,7 +210,7 @@ def _called(
 ) -> Sequence[tuple[SourceLine, ...]]:
     from cuevo.toolchain.rendering import calls
 
-    return calls(kernel, root, given.values, _parameter_struct(kernel, root))
+    return calls(kernel, (root,), given.values, _parameter_struct(kernel, root))
 
 
 def _files(root: Path) -> State:

@@ -42,6 +42,23 @@ def test_the_packages_looked_for_are_those_that_are_required():
     # cuda-python stands for its parts; nvJitLink has a check of its own.
     assert required - {"cuda-python", "nvidia-nvjitlink"} <= set(doctor.PACKAGES)
     assert set(doctor.PACKAGES) - required == {"cuda-bindings", "cuda-pathfinder"}
+    extras = {
+        text.split(">")[0] for each in project["optional-dependencies"].values() for text in each
+    }
+    assert set(doctor.OPTIONAL) <= extras
+
+
+def test_a_part_that_is_not_installed_is_a_note(monkeypatch):
+    def version(name):
+        if name in doctor.OPTIONAL:
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    found = examine()
+    for name, gives in doctor.OPTIONAL.items():
+        assert (found[name].state, found[name].found) == ("note", "not installed")
+        assert found[name].advice == f"pip install {name}   # {gives}"
 
 
 def test_the_oldest_python_is_the_one_that_the_package_requires():

@@ -187,7 +187,7 @@ def test_an_architecture_is_a_number(name, capsys):
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback():
-    command = [sys.executable, "-m", "cuevo.cli", "render", KERNEL, *SETTINGS]
+    command = [sys.executable, "-m", "cuevo", "render", KERNEL, *SETTINGS]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline()

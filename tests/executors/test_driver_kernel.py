@@ -19,6 +19,7 @@ from cuevo.arrays import view
 from cuevo.cuda.device_info import DeviceInfo
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
+from cuevo.executors.own.texts import read_kernel
 from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import RenderedKernel
@@ -317,6 +318,31 @@ def test_a_kernel_whose_parameters_are_not_the_headers(
     ):
         load_fake(small.rendered("vector_add"))
     assert fake.unloaded == 1
+
+
+@unit
+def test_every_parameter_of_a_text_has_its_place(
+    fake: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+    declared = ".param .u8 a, .param .u64 b, .param .align 16 .b8 c[4]"
+    kernel = read_kernel(f"{head}.visible .entry k({declared})\n{{\n    ret;\n}}\n")
+    fake.parameters = [(0, 1), (8, 8), (16, 4)]
+    seen: list[list[bytes]] = []
+
+    def launch(function: Any, *numbers: Any) -> Any:
+        pointers = ctypes.cast(numbers[-2], ctypes.POINTER(ctypes.c_void_p))
+        sizes = enumerate(size for _, size in fake.parameters)
+        seen.append([ctypes.string_at(pointers[i], size) for i, size in sizes])
+        return (SUCCESS,)
+
+    monkeypatch.setattr(cuda, "cuLaunchKernel", launch)
+    load_fake(kernel).launch((1, 1, 1), (1, 1, 1), 0, bytes(range(20)))
+    assert seen == [[b"\0", bytes(range(8, 16)), bytes(range(16, 20))]]
+    fake.parameters = []
+    nothing = read_kernel(f"{head}.visible .entry k()\n{{\n    ret;\n}}\n")
+    load_fake(nothing).launch((1, 1, 1), (1, 1, 1), 0, b"")
+    assert seen[1:] == [[]]
 
 
 @unit

@@ -28,7 +28,7 @@ Macro = tuple[str, str]
 @cache
 def tree(file: str) -> nodes.Template:
     source = (ptx_directory() / file).read_text(encoding="utf-8")
-    return rendering._environment(ptx_directory()).parse(source, file)
+    return rendering._environment((ptx_directory(),)).parse(source, file)
 
 
 @cache

@@ -276,7 +276,7 @@ def test_kernel_names_are_the_files() -> None:
     sorted(path.relative_to(ptx_directory()).as_posix() for path in ptx_directory().rglob("*.ptx")),
 )
 def test_every_template_compiles(name: str) -> None:
-    environment = rendering._environment(ptx_directory())
+    environment = rendering._environment((ptx_directory(),))
     assert isinstance(environment.get_template(name), jinja2.Template)
 
 

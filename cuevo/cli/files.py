@@ -1,0 +1,175 @@
+"""Kernels of the user's own on the command line: a PTX file in place of a kernel's name."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cuevo.cli.settings import split_settings
+from cuevo.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cuevo.toolchain.template import RenderedKernel
+
+
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--entry", metavar="NAME", help="entry point of a file that has several")
+    add(
+        "--directory",
+        action="append",
+        metavar="FOLDER",
+        help="where a template's imports are, beside its own folder; may be given several times",
+    )
+
+
+def add_block_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what a threadblock of a file's kernel is."""
+    parser.add_argument(
+        "--threads",
+        type=size,
+        metavar="X[,Y[,Z]]",
+        help="of a block, for the kernel of a file (default: what it declares)",
+    )
+    parser.add_argument(
+        "--shared",
+        type=int,
+        metavar="BYTES",
+        help="dynamic shared memory of a block, for the kernel of a file (0)",
+    )
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say how the kernel of a file is launched."""
+    add_block_options(parser)
+    parser.add_argument(
+        "--grid",
+        type=size,
+        metavar="X[,Y[,Z]]",
+        help="threadblocks, for the kernel of a file (1)",
+    )
+    parser.add_argument(
+        "--args",
+        nargs="+",
+        metavar="WORD",
+        help="what the kernel of a file is launched with, a word for each parameter: 1000, 0.5, "
+        "f32[64,1000] for an array of random numbers, f32[64,1000]=0 for one of zeros",
+    )
+
+
+_OF_FILES = ("entry", "directory", "threads", "grid", "shared", "args")
+
+
+def is_file(arguments: argparse.Namespace) -> bool:
+    """Whether the command line names a file for a kernel; UsageError where it names none, and has
+    an option that only files have.
+    """
+    if arguments.kernel.endswith(".ptx") or os.sep in arguments.kernel:
+        return True
+    given = [name for name in _OF_FILES if getattr(arguments, name, None) is not None]
+    if given:
+        raise UsageError(
+            f"--{given[0]} is for a PTX file, which {arguments.kernel!r} does not name."
+        )
+    return False
+
+
+def read_file(arguments: argparse.Namespace) -> RenderedKernel:
+    """The kernel of the file that the command line names, with its settings."""
+    from cuevo.executors.own.texts import read_kernel
+
+    values = {name: _value(text) for name, text in split_settings(arguments.settings).items()}
+    return read_kernel(
+        Path(arguments.kernel),
+        entry=arguments.entry,
+        values=values,
+        directories=arguments.directory or (),
+    )
+
+
+def _value(text: str) -> Any:
+    """A setting's text as the number, the truth value or the word that it is."""
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+_ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<shape>\d+(?:,\d+)*)\](?:=(?P<fill>.+))?")
+_DTYPES = {
+    **{f"s{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+"""NumPy's names of the types of elements."""
+
+
+def make_argument(word: str, rng: np.random.Generator) -> Any:
+    """An argument of a launch: ``f32[64,1000]`` is an array of normal numbers (of small ones, for
+    integers), ``f32[64]=0`` one of zeros, anything else a number.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    match = _ARRAY.fullmatch(word)
+    if match is None:
+        value = _value(word)
+        if not isinstance(value, int | float):
+            raise UsageError(
+                "an argument is a number or an array such as f32[64,1000] or f32[64]=0, not "
+                f"{word!r}."
+            )
+        return value
+    if match["dtype"] not in _DTYPES:
+        raise UsageError(f"{word}: the types of elements are {', '.join(_DTYPES)}.")
+    name = _DTYPES[match["dtype"]]
+    dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    shape = tuple(map(int, match["shape"].split(",")))
+    if match["fill"] is not None:
+        fill = _value(match["fill"])
+        if not isinstance(fill, int | float):
+            raise UsageError(f"{word}: an array is filled with a number, not {match['fill']!r}.")
+        return np.full(shape, fill, dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, 100, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def threads_of(arguments: argparse.Namespace, rendered: RenderedKernel) -> tuple[int, ...]:
+    """Threads of a block of a file's kernel: what the command line says, or else the text; () where
+    neither does.
+    """
+    from cuevo.executors.own.signature import declared_threads
+
+    return arguments.threads or declared_threads(rendered.text, rendered.name)
+
+
+def size(text: str) -> tuple[int, ...]:
+    """``3``, ``3,1`` or ``3,1,2``: threadblocks or threads."""
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write X, X,Y or X,Y,Z")
+    return tuple(map(int, text.split(",")))
+
+
+def make_arguments(words: Sequence[str] | None, rendered: RenderedKernel, seed: int) -> list[Any]:
+    """The arguments of a launch; UsageError where there is not one for each parameter."""
+    import numpy as np
+
+    from cuevo.executors.own.texts import parameters_of
+
+    parameters, given = parameters_of(rendered), words or ()
+    if len(given) != len(parameters):
+        listed = ", ".join(map(str, parameters)) or "nothing"
+        raise UsageError(
+            f"{rendered.name} takes {listed}: give --args with {len(parameters)} words, such as "
+            f"f32[64,1000] or 1000; got {len(given)}."
+        )
+    rng = np.random.default_rng(seed)
+    return [make_argument(word, rng) for word in given]

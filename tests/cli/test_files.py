@@ -1,0 +1,148 @@
+"""Commands on PTX files of anybody's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cuevo.cli import main
+
+FILE = "examples/plain_softmax/softmax.ptx"
+TEMPLATE = """\
+//% import "start.ptx" as start
+.version 7.0
+.target sm_80
+.address_size 64
+.entry own()
+.reqntid ${threads}, 2
+{
+    .reg .u32 x;
+    ${ start.value("x", first) }
+    ret;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> list[str]:
+    """A template, and where its macro is."""
+    macros = tmp_path / "macros"
+    macros.mkdir()
+    macro = "//% macro value(to, first)\nmov.u32 ${to}, ${first + 1};\n//% endmacro\n"
+    (macros / "start.ptx").write_text(macro, encoding="utf-8")
+    (tmp_path / "own.ptx").write_text(TEMPLATE, encoding="utf-8")
+    return [str(tmp_path / "own.ptx"), "--directory", str(macros)]
+
+
+ARRAYS = ["f32[18,100]", "f32[18,100]=0"]
+
+
+@pytest.mark.kernel
+def test_a_file_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["check", FILE, "--grid", "5", "--args", *ARRAYS, "18", "100", "--json"]
+    assert main(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["kernel"], report["arch"], report["ok"]) == ("softmax()", "sm_80", True)
+    assert report["findings"] == []
+    assert report["errors"] == {}
+    # A lane has four of the hundred columns at most, and comes to each of three loops.
+    assert report["instructions"]["ex2.approx.f32"] == 18 * 4
+    assert all(line.startswith(f"{FILE}:") for line in report["lines"])
+    assert main([*command, "--arch", "90"]) == 0
+    assert json.loads(capsys.readouterr().out)["arch"] == "sm_90"
+
+
+@pytest.mark.kernel
+def test_a_fault_of_a_file_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    small = [ARRAYS[0], "f32[18,99]=0"]
+    assert main(["check", FILE, "--grid", "5", "--args", *small, "18", "100"]) == 1
+    printed = capsys.readouterr().out
+    assert f"error: {FILE}:" in printed and "past the end of y" in printed
+    few = ["--grid", "5", "--args", *ARRAYS, "18", "100", "--most-instructions", "100"]
+    assert main(["check", FILE, *few]) == 1
+    assert "error: " in capsys.readouterr().out
+
+
+@pytest.mark.kernel
+def test_a_line_of_a_file_is_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--threads", "32", "--args", *ARRAYS, "18", "100", "--lines", "0"]
+    assert main(["check", FILE, "--trace", "softmax.ptx:35", *words]) == 0
+    assert "softmax.ptx:35" in capsys.readouterr().err
+
+
+@pytest.mark.unit
+def test_a_file_is_assembled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["assemble", FILE, "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["arch"], report["threads"], report["spill_stores"]) == ("sm_80", 128, 0)
+    assert (report["resident_blocks"], report["limited_by"]) == (16, "threads")
+    more = ["--threads", "32,2", "--shared", "60000", "--arch", "90", "--json"]
+    assert main(["assemble", FILE, *more]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["arch"], report["threads"], report["dynamic_shared"]) == ("sm_90", 64, 60000)
+    assert (report["resident_blocks"], report["limited_by"]) == (3, "shared memory")
+    assert report["resident_warps"] == "6 of 64"
+
+
+@pytest.mark.unit
+def test_a_template_gets_its_values_and_macros(
+    template: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "threads=32", "--set", "first=0x10"]
+    assert main(["render", *template, *settings]) == 0
+    assert "    mov.u32 x, 17;\n" in capsys.readouterr().out
+    assert main(["assemble", *template, *settings, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["threads"] == 64
+    assert main(["render", *template, *settings, "--origin"]) == 0
+    assert "macros/start.ptx:2  " in capsys.readouterr().out
+    assert main(["render", template[0], *settings]) == 1
+    assert "own.ptx:1: there is no template 'start.ptx'" in capsys.readouterr().err
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("check gemm_sm80 --grid 5", 2, "--grid is for a PTX file, which 'gemm_sm80' does not"),
+        ("render gemm_sm80 --entry x", 2, "--entry is for a PTX file"),
+        (f"check {FILE} --grid 5", 2, "softmax takes .u64 x, .u64 y, .u32 rows, .u32 columns"),
+        (f"check {FILE} --args 1.5 0 0 0", 2, "--args: .u64 x: expected an array"),
+        (f"check {FILE} --args x 0 0 0", 2, "an argument is a number or an array such as"),
+        (f"check {FILE} --args f31[4] 0 0 0", 2, "the types of elements are s8, s16"),
+        (f"check {FILE} --args f32[4]=x 0 0 0", 2, "an array is filled with a number"),
+        (f"assemble {FILE} --entry other", 1, "there is no 'other' in"),
+        (f"render {FILE} --set n=1", 1, "is plain PTX, which takes none; got n"),
+        ("render none.ptx", 1, "No such file or directory: 'none.ptx'"),
+    ],
+)
+def test_what_cannot_be_carried_out(
+    command: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split()) == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.unit
+def test_a_kernel_without_threads_asks_for_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bare.ptx"
+    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+    path.write_text(head + ".entry bare()\n{\n    ret;\n}\n", encoding="utf-8")
+    assert main(["check", str(path)]) == 2
+    assert "bare does not declare its threads: give --threads" in capsys.readouterr().err
+    assert main(["assemble", str(path)]) == 0
+    assert "give --threads" in capsys.readouterr().out
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("word", ["0", "1,2,3,4", "x", "1,-1"])
+def test_what_is_no_size(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", FILE, "--grid", word])
+    assert "is no size; write X, X,Y or X,Y,Z" in capsys.readouterr().err
