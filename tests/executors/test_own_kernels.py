@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sim.compiled import texts
 
 import cuevo
 from cuevo.arrays import view
@@ -17,6 +18,7 @@ from cuevo.executors.own.arguments import pack
 from cuevo.executors.own.signature import declared_threads, entry_points, parameter_block
 from cuevo.executors.own.texts import read_kernel
 from cuevo.sim import SimExecutor
+from cuevo.sim.text.parse import parse
 from cuevo.toolchain.assembler import assemble
 
 unit, kernel, gpu = pytest.mark.unit, pytest.mark.kernel, pytest.mark.gpu
@@ -111,6 +113,18 @@ def test_every_entry_is_found_and_nothing_else() -> None:
     }
     assert declared_threads(text, "_Z1fPf") == (32, 4, 1)
     assert declared_threads(text, "none") == ()
+
+
+@unit
+@pytest.mark.parametrize("name", ["control.O3", "clusters.debug", "matrices.lineinfo"])
+def test_what_a_compiler_declares_is_what_the_cpu_executor_reads(name: str) -> None:
+    text = texts.stored()[name]
+    found = entry_points(text, name)
+    assert len(found) >= 3
+    for entry in [*found][::4]:
+        read = parse(text, entry).functions[entry].parameters.values()
+        block = parameter_block(entry, found[entry])
+        assert [(x.name, x.size) for x in block.fields] == [(x.name, x.size) for x in read]
 
 
 @unit
