@@ -20,6 +20,8 @@ examples:
   cuevo render evoformer_forward_sm80 --set head_dim=32 | less
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
   cuevo check gemm_sm80           run it on the CPU executor, on a small problem, under all checks
+  cuevo check own.ptx --grid 4 --threads 128 --args f32[4,100] f32[4,100]=0 100
+                                  the same of any PTX file, launched as one says
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 

@@ -28,6 +28,12 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where a template's imports are, beside its own folder; may be given several times",
     )
+    add(
+        "--header",
+        metavar="FILE",
+        help="C header that declares the struct which the kernel of a file takes (default: the "
+        "cuevo.h that a template sees)",
+    )
 
 
 def add_block_options(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +66,12 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="WORD",
         help="what the kernel of a file is launched with, a word for each parameter: 1000, 0.5, "
-        "f32[64,1000] for an array of random numbers, f32[64,1000]=0 for one of zeros",
+        "f32[64,1000] for an array of random numbers, f32[64,1000]=0 for one of zeros; for each "
+        "member of a struct that a header declares, NAME=WORD",
     )
 
 
-_OF_FILES = ("entry", "directory", "threads", "grid", "shared", "args")
+_OF_FILES = ("entry", "directory", "header", "threads", "grid", "shared", "args")
 
 
 def is_file(arguments: argparse.Namespace) -> bool:
@@ -83,15 +90,17 @@ def is_file(arguments: argparse.Namespace) -> bool:
 
 def read_file(arguments: argparse.Namespace) -> RenderedKernel:
     """The kernel of the file that the command line names, with its settings."""
+    from cuevo.executors.own.kernel import with_struct
     from cuevo.executors.own.texts import read_kernel
 
     values = {name: _value(text) for name, text in split_settings(arguments.settings).items()}
-    return read_kernel(
+    rendered = read_kernel(
         Path(arguments.kernel),
         entry=arguments.entry,
         values=values,
         directories=arguments.directory or (),
     )
+    return with_struct(rendered, Path(arguments.header)) if arguments.header else rendered
 
 
 def _value(text: str) -> Any:
@@ -159,17 +168,29 @@ def size(text: str) -> tuple[int, ...]:
 
 
 def make_arguments(words: Sequence[str] | None, rendered: RenderedKernel, seed: int) -> list[Any]:
-    """The arguments of a launch; UsageError where there is not one for each parameter."""
+    """The arguments of a launch; UsageError where there is not one for each parameter, or for each
+    member of the struct that is the one parameter.
+    """
     import numpy as np
 
-    from cuevo.executors.own.texts import parameters_of
+    from cuevo.executors import Kernel
 
-    parameters, given = parameters_of(rendered), words or ()
-    if len(given) != len(parameters):
-        listed = ", ".join(map(str, parameters)) or "nothing"
+    rng, given = np.random.default_rng(seed), words or ()
+    kernel = Kernel(rendered)
+    if kernel.members is not None:
+        named = split_settings(given)
+        fields = [field.name for field in kernel.members.fields]
+        if sorted(named) != sorted(fields):
+            example = " ".join(f"{name}=WORD" for name in fields)
+            raise UsageError(
+                f"{rendered.name} takes struct {kernel.members.name}: give --args {example}; got "
+                f"{' '.join(given) or 'none'}."
+            )
+        return [{name: make_argument(word, rng) for name, word in named.items()}]
+    if len(given) != len(kernel.parameters):
+        listed = ", ".join(map(str, kernel.parameters)) or "nothing"
         raise UsageError(
-            f"{rendered.name} takes {listed}: give --args with {len(parameters)} words, such as "
-            f"f32[64,1000] or 1000; got {len(given)}."
+            f"{rendered.name} takes {listed}: give --args with {len(kernel.parameters)} words, "
+            f"such as f32[64,1000] or 1000; got {len(given)}."
         )
-    rng = np.random.default_rng(seed)
     return [make_argument(word, rng) for word in given]

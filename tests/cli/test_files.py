@@ -8,6 +8,10 @@ import pytest
 from cuevo.cli import main
 
 FILE = "examples/plain_softmax/softmax.ptx"
+STRUCT = (
+    "examples/row_softmax/row_softmax.ptx --set dtype=f16 --set block_n=32 --set stages=2 "
+    "--set access=16 --set exact=true"
+)
 TEMPLATE = """\
 //% import "start.ptx" as start
 .version 7.0
@@ -117,6 +121,12 @@ def test_a_template_gets_its_values_and_macros(
         (f"check {FILE} --args f32[4]=x 0 0 0", 2, "an array is filled with a number"),
         (f"assemble {FILE} --entry other", 1, "there is no 'other' in"),
         (f"render {FILE} --set n=1", 1, "is plain PTX, which takes none; got n"),
+        (f"render {FILE} --header examples/row_softmax/cuevo.h", 1, "declares no kernel softmax"),
+        (
+            f"check {STRUCT} --threads 1 --args m=1",
+            2,
+            "takes struct row_softmax_params: give --args a=",
+        ),
         ("render none.ptx", 1, "No such file or directory: 'none.ptx'"),
     ],
 )

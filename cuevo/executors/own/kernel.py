@@ -15,10 +15,10 @@ from cuevo.executors.own.signature import Parameter, parameter_block, target_of
 from cuevo.executors.own.texts import parameters_of, read_kernel
 from cuevo.executors.placement import executor_for
 from cuevo.executors.protocol import Executor
-from cuevo.toolchain.header import Struct, load_header, parse_header
+from cuevo.toolchain.header import load_header, parse_header
 from cuevo.toolchain.template import RenderedKernel
 
-__all__ = ["Kernel", "load", "native_architecture"]
+__all__ = ["Kernel", "Launch", "load", "native_architecture", "with_struct"]
 
 LOWEST = "sm_70"
 """Of the architectures that cuevo knows."""
@@ -80,7 +80,7 @@ def load(
     """
     rendered = read_kernel(source, entry=entry, values=values, directories=directories)
     if header is not None:
-        rendered = replace(rendered, params=_declared(rendered, header))
+        rendered = with_struct(rendered, header)
     return Kernel(rendered, device)
 
 
@@ -98,8 +98,9 @@ class Kernel:
         self._device = device
         self._block = parameter_block(rendered.name, self.parameters)
         struct = rendered.params
-        self._members = None if struct.fields == self._block.fields else struct
-        if self._members and [each.count for each in self.parameters] != [struct.size]:
+        self.members = None if struct.fields == self._block.fields else struct
+        """The struct that is the one parameter, where a header declares it."""
+        if self.members and [each.count for each in self.parameters] != [struct.size]:
             raise CuevoError(
                 f"{rendered.file}: {self!r} does not take the header's struct {struct.name}, of "
                 f"{struct.size} bytes, as its one parameter"
@@ -162,7 +163,7 @@ class Launch:
         def read(array: object, name: str) -> ArrayView:
             return view(array, name=name, stream=handle)
 
-        params, views = pack(kernel.parameters, kernel._block, arguments, read, kernel._members)
+        params, views = pack(kernel.parameters, kernel._block, arguments, read, kernel.members)
         loaded = kernel.place(views).load(kernel.rendered)
         loaded.launch(self.grid, self.block, shared, params, buffers=views, stream=handle)
 
@@ -178,14 +179,14 @@ def native_architecture(text: str) -> str:
         return LOWEST
 
 
-def _declared(rendered: RenderedKernel, header: str | Path) -> Struct:
-    """The struct that a header declares for a kernel."""
+def with_struct(rendered: RenderedKernel, header: str | Path) -> RenderedKernel:
+    """The kernel with the struct that a header, or its text, declares for it."""
     is_text = isinstance(header, str) and "\n" in header
     found = parse_header(str(header), "header") if is_text else load_header(Path(header))
     if rendered.name not in found.kernels:
         listed = ", ".join(found.kernels) or "none"
         raise ValueError(f"header: it declares no kernel {rendered.name}; it declares: {listed}")
-    return found.kernels[rendered.name]
+    return replace(rendered, params=found.kernels[rendered.name])
 
 
 def _triple(name: str, sizes: Dim) -> tuple[int, int, int]:
