@@ -67,14 +67,8 @@ class RenderedKernel:
 
     @cached_property
     def _calls(self) -> Sequence[tuple[SourceLine, ...]]:
-        if self.directory is None:
-            return ()
-        given = _Values(self.values)
         try:
-            of = self.name, self.directory, _files(self.directory)
-            found = _called(*of, given)
-        except _UnhashableValues:
-            found = _called.__wrapped__(*of, given)
+            found = self._called_now()
         except (OSError, TemplateError):
             return ()
         written = [each[0] if each else None for each in found]
@@ -82,6 +76,17 @@ class RenderedKernel:
             theirs in (None, own) for theirs, own in zip(written, self.lines, strict=True)
         )
         return found if same else ()
+
+    def _called_now(self) -> Sequence[tuple[SourceLine, ...]]:
+        """The callers of each line, and before them its origin, in the template as it is now."""
+        if self.directory is None:
+            return ()
+        given = _Values(self.values)
+        of = self.name, self.directory, _files(self.directory)
+        try:
+            return _called(*of, given)
+        except _UnhashableValues:
+            return _called.__wrapped__(*of, given)
 
     def field(self, offset: int) -> str:
         """The field at this offset of the parameter block, "" if none begins there."""

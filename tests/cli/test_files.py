@@ -125,7 +125,7 @@ def test_a_template_gets_its_values_and_macros(
         (
             f"check {STRUCT} --threads 1 --args m=1",
             2,
-            "takes struct row_softmax_params: give --args a=",
+            "struct row_softmax_params: give --args",
         ),
         ("render none.ptx", 1, "No such file or directory: 'none.ptx'"),
     ],

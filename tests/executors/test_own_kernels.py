@@ -52,6 +52,7 @@ SCALE = """
 }
 """
 TEXT = HEAD + SCALE
+SHIFT = struct.pack("<If", 0, 2.0)
 HEADER = """
 typedef struct shift_of { uint32_t unused; float shift; } shift_of;
 void shifted(const shift_of params);
@@ -269,17 +270,18 @@ def test_faults_of_an_assembler_name_the_author_s_file(tmp_path: Path) -> None:
         assemble(read_kernel(path), "sm_80", cache=None)
 
 
-@unit
+@kernel
 def test_the_source_lines_that_a_compiler_stated_stay() -> None:
     stated = TEXT.replace("    mov.u32 i", "    .loc 1 7 1\n    mov.u32 i") + '.file 1 "a.cu"\n'
     rendered = read_kernel(stated)
     assert rendered.located.text == stated
     assert assemble(rendered, "sm_80", cache=None).resources.registers > 0
+    out = np.zeros(7, np.float32)
+    with pytest.raises(SimulatorError, match=r"^a\.cu:7: .* past the end of out"):
+        cuevo.load(stated)[1, 8](np.ones(8, np.float32), out, 1.0, 8, SHIFT)
 
 
 # -- Calls -----------------------------------------------------------------------------------------
-
-SHIFT = struct.pack("<If", 0, 2.0)
 
 
 @kernel
@@ -419,8 +421,13 @@ def test_a_template_s_imports_come_from_other_folders(tmp_path: Path) -> None:
         read_kernel(path, values={"value": 1})
     with pytest.raises(TemplateError, match=rf"^{path}:\d+: 'value' is undefined"):
         read_kernel(path, directories=[macros])
-    as_text = read_kernel(path.read_text(), values={"value": 1}, directories=[macros])
-    assert as_text.name == "own"
+    number = next(n for n, x in enumerate(origins, 1) if x and x.file == str(macros / "double.ptx"))
+    called = imports.count("\n") + HEAD.count("\n") + 5
+    assert [*map(str, rendered.callers(number))] == [f"{path}:{called}"]
+    as_text = read_kernel(path.read_text(), values={"value": "0f3F800000"}, directories=[macros])
+    assert (as_text.text, as_text.file) == (rendered.text, "text")
+    with pytest.raises(TemplateError, match=r"^text:\d+: 'value' is undefined"):
+        read_kernel(path.read_text(), directories=[macros])
 
 
 # -- On a device -----------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """PTX of anybody's: a file of any folder, or a text, plain or a template, as a `RenderedKernel`.
 
-A plain text is taken as it is. Where it states source lines of its own (``.loc``), those stay; else
-its lines are those of the file.
+A plain text is taken as it is. Messages name the source lines that a compiler has stated in it,
+with ``.loc``, and where there are none the lines of the file.
 """
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -42,29 +43,17 @@ def read_kernel(
     file that cannot be read, CuevoError, with file and line, for what is no kernel.
     """
     if isinstance(source, str) and "\n" in source:
-        return _read_text(source, entry, values, directories)
-    path = Path(source)
-    text = path.read_text(encoding="utf-8")
+        file, text = "text", source
+    else:
+        file, text = str(source), Path(source).read_text(encoding="utf-8")
     if not is_template(text):
-        return _plain(text, str(path), entry, values)
-    folders = (path.parent, *map(Path, directories))
-    roots = tuple(folder.resolve() for folder in folders)
-    params = next(filter(None, map(partial(_declared, path.stem), roots)), None)
-    place = partial(_place, folders)
-    # It imports Jinja, which plain texts do not need.
-    from cuevo.toolchain.rendering import render_lines
-
-    try:
-        lines, origins = render_lines(path.stem, roots, values, params)
-    except TemplateError as error:
-        named = _PLACE.sub(lambda found: place(found[1]), str(error))
-        raise TemplateError(named) from error
-    text = "".join(f"{line}\n" for line in lines)
-    found = tuple(each and SourceLine(place(each.file[4:]), each.line) for each in origins)
-    name, parameters = entry_of(text, str(path), entry)
-    if params is None or name != path.stem:
-        params = parameter_block(name, parameters)
-    return RenderedKernel(name, text, found, dict(values), params)
+        return _plain(text, file, entry, values)
+    if file != "text":
+        return _of_template(Path(source), file, entry, values, directories)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "text.ptx"
+        path.write_text(text, encoding="utf-8")
+        return _of_template(path, file, entry, values, directories)
 
 
 def is_template(text: str) -> bool:
@@ -92,18 +81,81 @@ def parameters_of(kernel: RenderedKernel) -> tuple[Parameter, ...]:
     return entry_points(kernel.text, kernel.file)[kernel.name]
 
 
-def _read_text(
-    text: str,
+@dataclass(frozen=True)
+class _Own(RenderedKernel):
+    """A kernel that is not the package's."""
+
+    find_calls: Callable[[], Sequence[tuple[SourceLine, ...]]] = tuple
+    """Gives for each line its origin, and the lines that called what it came through."""
+
+    def _called_now(self) -> Sequence[tuple[SourceLine, ...]]:
+        return self.find_calls()
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A template of any folder."""
+
+    path: Path
+    file: str
+    """What messages call it."""
+    folders: tuple[Path, ...]
+    params: Struct | None
+    """The struct that a header declares for it."""
+
+    @property
+    def _of(self) -> tuple[str, tuple[Path, ...]]:
+        return self.path.stem, tuple(folder.resolve() for folder in self.folders)
+
+    def lines(
+        self, values: Mapping[str, object]
+    ) -> tuple[list[str], tuple[SourceLine | None, ...]]:
+        """The lines of an instance, and the origin of each."""
+        # It imports Jinja, which plain texts do not need.
+        from cuevo.toolchain.rendering import render_lines
+
+        try:
+            lines, origins = render_lines(*self._of, values, self.params)
+        except TemplateError as error:
+            named = _PLACE.sub(lambda found: self._name(found[1]), str(error))
+            raise TemplateError(named) from error
+        return lines, tuple(each and self._named(each) for each in origins)
+
+    def calls(self, values: Mapping[str, object]) -> list[tuple[SourceLine, ...]]:
+        """For each of the lines its origin, and the callers of the macros that it came through."""
+        from cuevo.toolchain.rendering import calls
+
+        found = calls(*self._of, values, self.params)
+        return [tuple(map(self._named, each)) for each in found]
+
+    def _named(self, line: SourceLine) -> SourceLine:
+        return SourceLine(self._name(line.file.removeprefix("ptx/")), line.line)
+
+    def _name(self, name: str) -> str:
+        """A file as a person finds it, from its name among the folders."""
+        if name == self.path.name:
+            return self.file
+        there = (folder / name for folder in self.folders if (folder / name).is_file())
+        return str(next(there, f"ptx/{name}"))
+
+
+def _of_template(
+    path: Path,
+    file: str,
     entry: str | None,
     values: Mapping[str, object],
     directories: Iterable[str | Path],
 ) -> RenderedKernel:
-    if not is_template(text):
-        return _plain(text, "text", entry, values)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text.ptx"
-        path.write_text(text, encoding="utf-8")
-        return read_kernel(path, entry=entry, values=values, directories=directories)
+    folders = (path.parent, *map(Path, directories))
+    params = next(filter(None, (_declared(path.stem, folder) for folder in folders)), None)
+    template = _Template(path, file, folders, params)
+    lines, origins = template.lines(values)
+    text = "".join(f"{line}\n" for line in lines)
+    name, parameters = entry_of(text, file, entry)
+    if params is None or name != path.stem:
+        params = parameter_block(name, parameters)
+    find_calls = partial(template.calls, dict(values))
+    return _Own(name, text, origins, dict(values), params, find_calls=find_calls)
 
 
 def _plain(text: str, file: str, entry: str | None, values: Mapping[str, object]) -> RenderedKernel:
@@ -111,19 +163,22 @@ def _plain(text: str, file: str, entry: str | None, values: Mapping[str, object]
         names = ", ".join(values)
         raise ValueError(f"values: {file} is plain PTX, which takes none; got {names}")
     name, parameters = entry_of(text, file, entry)
-    lines = tuple(SourceLine(file, n + 1) for n in range(text.count("\n") + 1))
-    return RenderedKernel(name, text, lines, {}, parameter_block(name, parameters))
+    numbers = range(1, text.count("\n") + 2)
+    calls: list[tuple[SourceLine, ...]] = []
+    if ".loc" in text:
+        # The CPU executor, which the driver's side of a call has no use for.
+        from cuevo.sim.text.locations import Locations
+
+        stated = Locations(text)
+        calls = [tuple(SourceLine(x.file, x.line) for x in stated.calls(n)) for n in numbers]
+    lines = tuple(SourceLine(file, n) for n in numbers)
+    if calls:
+        lines = tuple(x[0] if x else own for x, own in zip(calls, lines, strict=True))
+    block = parameter_block(name, parameters)
+    return _Own(name, text, lines, {}, block, find_calls=lambda: calls)
 
 
 def _declared(kernel: str, folder: Path) -> Struct | None:
     """The struct that the header of a folder declares for a kernel, if it does."""
     header = folder / HEADER_NAME
     return load_header(header).kernels.get(kernel) if header.is_file() else None
-
-
-def _place(folders: Iterable[Path], name: str) -> str:
-    """A template's file as a person finds it, from its name among the folders."""
-    for folder in folders:
-        if (folder / name).is_file():
-            return str(folder / name)
-    return f"ptx/{name}"
