@@ -94,6 +94,8 @@ _LIMITS = {
 _EXISTING = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 _WITH_OWN = 90
 """From here on an architecture has features of its own, asked for by an "a"."""
+_WITH_FAMILY = 100
+"""From here on it shares some with its family, asked for by an "f"."""
 
 
 def architecture(name: str) -> Architecture:
@@ -114,10 +116,12 @@ def architecture(name: str) -> Architecture:
 
 
 def check_exists(name: str) -> None:
-    """ValueError for an architecture from sm_70 on that there is none of, such as "sm_85"."""
+    """ValueError for what is no architecture from sm_70 on, such as "sm_85"."""
+    architecture(name)
     names = [f"sm_{number}" for number in _EXISTING]
     names += [f"sm_{number}a" for number in _EXISTING if number >= _WITH_OWN]
-    if name not in names:
+    families = [f"sm_{number}f" for number in _EXISTING if number >= _WITH_FAMILY]
+    if name not in (*names, *families):
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise ValueError(f"there is no architecture {name}.{hint} Known: {', '.join(names)}.")

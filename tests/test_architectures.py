@@ -85,5 +85,5 @@ def test_what_does_not_exist_is_refused_by_name(name: str) -> None:
 
 
 def test_what_exists_is_not_refused() -> None:
-    for name in ("sm_70", "sm_75", "sm_89", "sm_90", "sm_90a", "sm_103a", "sm_121"):
+    for name in ("sm_70", "sm_75", "sm_89", "sm_90", "sm_90a", "sm_100f", "sm_103a", "sm_121"):
         check_exists(name)

@@ -233,6 +233,8 @@ def lowest_architecture(module: Any, least: int = 0) -> str:
 
 def run_render(arguments: argparse.Namespace) -> int:
     if is_file(arguments):
+        if arguments.arch:
+            raise UsageError("--arch is for a kernel by its name; a file has its .target.")
         rendered = read_file(arguments)
     else:
         module = kernel_module(arguments.kernel)

@@ -83,7 +83,7 @@ def target_for(kernel: RenderedKernel, arch: str) -> str:
     """Target to assemble `kernel` for on a device of `arch`: where the kernel's target is that very
     architecture with what only it has, such as sm_90a, the target.
     """
-    named = re.search(r"^\.target (sm_[0-9]+[af])\b", kernel.text, re.M)
+    named = re.search(r"^\s*\.target\s+(sm_[0-9]+[af])\b", kernel.text, re.M)
     return named[1] if named and named[1][:-1] == arch else arch
 
 

@@ -120,6 +120,7 @@ def test_a_template_gets_its_values_and_macros(
         (f"check {FILE} --args f31[4] 0 0 0", 2, "the types of elements are s8, s16"),
         (f"check {FILE} --args f32[4]=x 0 0 0", 2, "an array is filled with a number"),
         (f"assemble {FILE} --entry other", 1, "there is no 'other' in"),
+        (f"render {FILE} --arch 90", 2, "--arch is for a kernel by its name"),
         (f"render {FILE} --set n=1", 1, "is plain PTX, which takes none; got n"),
         (f"render {FILE} --header examples/row_softmax/cuevo.h", 1, "declares no kernel softmax"),
         (

@@ -131,6 +131,12 @@ def test_names_of_no_device(two_gpus: list[FakeDriverExecutor], device: str) -> 
 
 
 @unit
+def test_an_architecture_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match=r"there is no architecture sm_85\. Did you mean sm_8"):
+        executor_for("sim:sm_85", [HOST])
+
+
+@unit
 @pytest.mark.parametrize("arch", ["sm_60", "ampere", "90"])
 def test_architectures_that_the_cpu_executor_has_not(arch: str) -> None:
     words = f"architecture must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got '{arch}'"
