@@ -25,7 +25,9 @@ class Occupancy:
     most_warps: int
     """Warps that it could hold."""
     limit: str
-    """What allows no further block: "threads", "registers", "shared memory" or "blocks"."""
+    """What allows no further block: "threads", "registers", "shared memory", "blocks", or several
+    of them, as in "threads and registers".
+    """
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Architecture:
             "shared memory": self.fitting_in_shared(shared_bytes),
             "blocks": self.blocks_per_multiprocessor,
         }
-        limit = min(fitting, key=lambda name: fitting[name])
-        blocks, most = fitting[limit], self.threads_per_multiprocessor // 32
+        blocks, most = min(fitting.values()), self.threads_per_multiprocessor // 32
+        limit = " and ".join(name for name, count in fitting.items() if count == blocks)
         return Occupancy(blocks, blocks * warps, most, limit)
 
 

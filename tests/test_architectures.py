@@ -61,13 +61,13 @@ def test_what_is_no_architecture(name: str) -> None:
     ("name", "threads", "registers", "shared", "expected"),
     [
         ("sm_80", 128, 234, 49152, (2, 8, 64, "registers")),
-        ("sm_80", 128, 32, 0, (16, 64, 64, "threads")),
+        ("sm_80", 128, 32, 0, (16, 64, 64, "threads and registers")),
         ("sm_80", 128, 33, 0, (12, 48, 64, "registers")),
         ("sm_80", 32, 16, 0, (32, 32, 64, "blocks")),
-        ("sm_80", 33, 16, 0, (32, 64, 64, "threads")),
+        ("sm_80", 33, 16, 0, (32, 64, 64, "threads and blocks")),
         ("sm_80", 256, 32, 80 * 1024, (2, 16, 64, "shared memory")),
-        ("sm_86", 256, 40, 0, (6, 48, 48, "threads")),
-        ("sm_75", 1024, 64, 0, (1, 32, 32, "threads")),
+        ("sm_86", 256, 40, 0, (6, 48, 48, "threads and registers")),
+        ("sm_75", 1024, 64, 0, (1, 32, 32, "threads and registers")),
         ("sm_90a", 384, 168, 100 * 1024, (1, 12, 64, "registers")),
     ],
 )

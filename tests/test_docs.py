@@ -197,7 +197,7 @@ def commands() -> list[str]:
     pages = (BLOCKS, *map(BLOCKS.with_name, ("kernels-of-blocks.md", "workbench.md")))
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    lines = [line for listing in found for line in listing.split(" && ")]
+    lines = [line for listing in found for line in re.split(" && |\n", listing)]
     return [line.strip() for line in lines if line.startswith("cuevo ")]
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import check, demo, doctor, kernels, layout
+from cuevo.cli import check, demo, doctor, kernels, layout, plan
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -22,6 +22,8 @@ examples:
   cuevo check gemm_sm80           run it on the CPU executor, on a small problem, under all checks
   cuevo check own.ptx --grid 4 --threads 128 --args f32[4,100] f32[4,100]=0 100
                                   the same of any PTX file, launched as one says
+  cuevo plan gemm --problem 4096,4096,4096
+                                  what a call launches, in which configuration
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -48,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, check, layout, doctor):
+    for command in (demo, kernels, check, plan, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

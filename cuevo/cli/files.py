@@ -93,14 +93,18 @@ def read_file(arguments: argparse.Namespace) -> RenderedKernel:
     from cuevo.executors.own.kernel import with_struct
     from cuevo.executors.own.texts import read_kernel
 
-    values = {name: _value(text) for name, text in split_settings(arguments.settings).items()}
     rendered = read_kernel(
         Path(arguments.kernel),
         entry=arguments.entry,
-        values=values,
+        values=read_values(arguments.settings),
         directories=arguments.directory or (),
     )
     return with_struct(rendered, Path(arguments.header)) if arguments.header else rendered
+
+
+def read_values(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings of what nobody has declared the types of, each as what it looks like."""
+    return {name: _value(text) for name, text in split_settings(settings).items()}
 
 
 def _value(text: str) -> Any:

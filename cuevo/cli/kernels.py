@@ -293,7 +293,7 @@ def run_assemble(arguments: argparse.Namespace) -> int:
             "threads": threads or None,
             "dynamic_shared": shared,
             **dataclasses.asdict(cubin.resources),
-            **_occupancy(cubin, threads, shared),
+            **occupancy(cubin, threads, shared),
             "cubin_bytes": len(cubin.code),
             "assembler": cubin.assembler,
         }
@@ -313,16 +313,18 @@ def run_assemble(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _occupancy(cubin: Cubin, threads: int, shared_bytes: int) -> dict[str, Any]:
-    """What a multiprocessor holds at a time, for the report; nothing for unknown `threads`."""
+def occupancy(cubin: Cubin | None, threads: int, shared_bytes: int) -> dict[str, Any]:
+    """What a multiprocessor holds at a time, for a report; None for what is not known without
+    `threads` or a `cubin`.
+    """
     from cuevo.architectures import architecture
 
-    if not threads:
-        return {"resident_blocks": None, "resident_warps": None, "limited_by": "give --threads"}
+    if not threads or cubin is None:
+        unknown_for = None if threads else "give --threads"
+        return {"resident_blocks": None, "resident_warps": None, "limited_by": unknown_for}
     taken = cubin.resources
-    held = architecture(cubin.arch).occupancy(
-        threads, taken.registers, shared_bytes + taken.static_shared
-    )
+    shared = shared_bytes + taken.static_shared
+    held = architecture(cubin.arch).occupancy(threads, taken.registers, shared)
     return {
         "resident_blocks": held.blocks,
         "resident_warps": f"{held.warps} of {held.most_warps}",

@@ -18,7 +18,7 @@ from cuevo.executors import Executor, LoadedKernel, architecture_of
 from cuevo.ops.plan import KernelConfig
 from cuevo.toolchain.template import render
 
-__all__ = ["ENVIRONMENT", "KernelVariant", "choose", "configure", "dispatch", "load"]
+__all__ = ["ENVIRONMENT", "KernelVariant", "choose", "configure", "dispatch", "load", "passed_over"]
 
 ENVIRONMENT = "CUEVO_VARIANT"
 
@@ -104,6 +104,25 @@ def dispatch(
         return passed_over
     lines = [f"  {each.NAME}: {'; '.join(_violations(each, problem, arch))}" for each in variants]
     raise ValueError("\n".join([f"no kernel serves {problem} on {arch.name}:", *lines]))
+
+
+def passed_over(
+    variants: Sequence[KernelVariant[Any, Any]], problem: object, arch: Architecture
+) -> dict[str, list[str]]:
+    """The variants above the one for `problem` on `arch`, and why each of them is not the one.
+
+    Raises ValueError as `dispatch` does.
+    """
+    found = dispatch(variants, problem, arch)
+    above = variants[: [*variants].index(found)]
+    return {
+        each.NAME: [f"needs sm_{each.MINIMUM_ARCH}"]
+        if arch.number < each.MINIMUM_ARCH
+        else ["a lower variant is estimated to be faster"]
+        if _serves(each, problem, arch)
+        else _violations(each, problem, arch)
+        for each in above
+    }
 
 
 def _forced(variants: Sequence[V], name: str) -> V:

@@ -9,7 +9,7 @@ from cuevo.errors import CuevoError
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = ("demo", "kernels", "layout", "render", "assemble", "doctor")
+COMMANDS = ("demo", "kernels", "layout", "render", "assemble", "check", "plan", "doctor")
 
 
 def test_help_teaches_commands_examples_and_exit_codes(capsys):
