@@ -1,6 +1,8 @@
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -30,15 +32,13 @@ def needed(name):
     return ["head_dim=32"] if name.startswith(("attention", "evoformer")) else []
 
 
-def test_kernels_lists_every_kernel_and_parameter(capsys):
-    assert main(["kernels", "--json"]) == 0
-    listed = {kernel["name"]: kernel for kernel in json.loads(capsys.readouterr().out)}
-    assert set(listed) == set(registry())
-    parameters = {entry["name"]: entry for entry in listed[KERNEL]["parameters"]}
+def test_kernels_lists_every_kernel_and_parameter(listing):
+    assert set(listing) == set(registry())
+    parameters = {entry["name"]: entry for entry in listing[KERNEL]["parameters"]}
     assert parameters["head_dim"]["required"] is True
     assert parameters["stages"]["type"] == "an integer"
     assert parameters["stages"]["meaning"]
-    assert listed[KERNEL]["lowest_arch"] == "sm_80"
+    assert listing[KERNEL]["lowest_arch"] == "sm_80"
 
 
 def test_the_table_of_kernels_has_the_same(capsys):
@@ -50,14 +50,21 @@ def test_the_table_of_kernels_has_the_same(capsys):
     assert "required" in printed
 
 
+@pytest.fixture(scope="module")
+def listing():
+    """What `cuevo kernels --json` prints, by kernel."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        assert main(["kernels", "--json"]) == 0
+    return {each["name"]: each for each in json.loads(printed.getvalue())}
+
+
 @every_kernel
-def test_defaults_are_an_instance_of_the_kernel(name, capsys):
+def test_defaults_are_an_instance_of_the_kernel(name, listing):
     module = registry()[name]
     config, rendered = render_kernel(module, needed(name), [lowest_architecture(module)])
     assert rendered.text.count(".visible .entry") == 1
-    assert main(["kernels", "--json"]) == 0
-    (listed,) = (x for x in json.loads(capsys.readouterr().out) if x["name"] == name)
-    for entry in listed["parameters"]:
+    for entry in listing[name]["parameters"]:
         if "required" not in entry:
             assert entry["default"] == getattr(config, entry["name"])
 

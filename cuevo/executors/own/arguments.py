@@ -25,8 +25,9 @@ def pack(
     arguments: Sequence[object],
     read: ReadArray,
     members: Struct | None = None,
-) -> tuple[bytearray, list[ArrayView]]:
-    """The parameter block of a call, and the arrays that its pointers are of.
+) -> tuple[bytearray, dict[str, ArrayView]]:
+    """The parameter block of a call, and the arrays that its pointers are of, each by what messages
+    call it.
 
     parameters : those of the entry point; `block` says where each lies.
     members : of the one parameter that is a struct, for a call that gives a mapping.
@@ -38,7 +39,7 @@ def pack(
         raise TypeError(
             f"{block.name} takes {len(parameters)} arguments ({listed}); got {len(arguments)}"
         )
-    packed, views = bytearray(block.size), list[ArrayView]()
+    packed, views = bytearray(block.size), dict[str, ArrayView]()
     for parameter, field, value in zip(parameters, block.fields, arguments, strict=True):
         if parameter.count:
             content = _bytes_of(parameter, field.size, value, members, read, views)
@@ -48,7 +49,9 @@ def pack(
     return packed, views
 
 
-def _scalar(parameter: Parameter, value: object, read: ReadArray, views: list[ArrayView]) -> bytes:
+def _scalar(
+    parameter: Parameter, value: object, read: ReadArray, views: dict[str, ArrayView]
+) -> bytes:
     size = parameter.bits // 8
     if isinstance(value, np.generic) and not isinstance(value, np.bool_ | np.integer):
         value = _unwrapped(parameter, value)
@@ -59,8 +62,7 @@ def _scalar(parameter: Parameter, value: object, read: ReadArray, views: list[Ar
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return _integer(parameter, int(value), size)
     if size == 8 and not isinstance(value, float | complex | str | bytes | None):
-        view = read(value, str(parameter))
-        views.append(view)
+        view = views[str(parameter)] = read(value, str(parameter))
         return view.pointer.to_bytes(8, "little")
     takes = "an array, or an integer for an address" if size == 8 else "an integer"
     raise _wrong(parameter, takes, value)
@@ -100,7 +102,7 @@ def _bytes_of(
     value: object,
     members: Struct | None,
     read: ReadArray,
-    views: list[ArrayView],
+    views: dict[str, ArrayView],
 ) -> bytes:
     if isinstance(value, Mapping):
         if members is None:
@@ -121,13 +123,14 @@ def _bytes_of(
 
 
 def _struct(
-    members: Struct, given: Mapping[Any, Any], read: ReadArray, views: list[ArrayView]
+    members: Struct, given: Mapping[Any, Any], read: ReadArray, views: dict[str, ArrayView]
 ) -> bytes:
     def plain(field: Field) -> Any:
         value = given[field.name]
         if field.ctype is ctypes.c_void_p and not isinstance(value, int):
-            views.append(read(value, f"{members.name}.{field.name}"))
-            return views[-1].pointer
+            name = f"{members.name}.{field.name}"
+            views[name] = read(value, name)
+            return views[name].pointer
         return value
 
     values = {field.name: plain(field) for field in members.fields if field.name in given}

@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from cuevo.architectures import architecture
@@ -120,20 +121,17 @@ class Kernel:
         grid, block = shape
         return Launch(self, _triple("grid", grid), _triple("block", block))
 
-    def place(self, views: Sequence[ArrayView]) -> Executor:
+    def place(self, views: Mapping[str, ArrayView]) -> Executor:
         """Where a call on these arrays runs; ValueError where it cannot reach them."""
-        device = self._device
-        if device in (None, "sim") and all(each.device == "cpu" for each in views):
+        device, on_host = self._device, [n for n, x in views.items() if x.device == "cpu"]
+        if device in (None, "sim") and len(on_host) == len(views):
             device = f"sim:{native_architecture(self.rendered.text)}"
-        place = executor_for(device, views)
-        if isinstance(place, DriverExecutor):
-            for each in views:
-                if each.device == "cpu":
-                    raise ValueError(
-                        f"an array of shape {each.shape} is in host memory, where a kernel on "
-                        f"{place.name} cannot reach it: copy it to the device, or load the kernel "
-                        "with device='sim'"
-                    )
+        place = executor_for(device, [*views.values()])
+        if isinstance(place, DriverExecutor) and on_host:
+            raise ValueError(
+                f"{on_host[0]}: the array is in host memory, where a kernel on {place.name} cannot "
+                "reach it: copy it to the device, or load the kernel with device='sim'"
+            )
         return place
 
 
@@ -157,15 +155,17 @@ class Launch:
         Raises TypeError or ValueError, before anything is launched, that names the parameter, its
         type and what was given; then what `Executor.load` and `LoadedKernel.launch` raise.
         """
-        handle = resolve_stream(stream, arguments)
         kernel = self.kernel
+        of_structs = (each.values() for each in arguments if isinstance(each, Mapping))
+        handle = resolve_stream(stream, chain(arguments, *of_structs))
 
         def read(array: object, name: str) -> ArrayView:
             return view(array, name=name, stream=handle)
 
         params, views = pack(kernel.parameters, kernel._block, arguments, read, kernel.members)
         loaded = kernel.place(views).load(kernel.rendered)
-        loaded.launch(self.grid, self.block, shared, params, buffers=views, stream=handle)
+        buffers = [*views.values()]
+        loaded.launch(self.grid, self.block, shared, params, buffers=buffers, stream=handle)
 
 
 def native_architecture(text: str) -> str:
