@@ -9,6 +9,7 @@ from helpers.guarded import lay_out
 
 import cuevo
 from cuevo.arrays import copy_to_host, view
+from cuevo.cuda import LEGACY_DEFAULT
 from cuevo.sim import SimExecutor
 
 FILE = Path(__file__).parents[2] / "examples" / "plain_softmax" / "softmax.ptx"
@@ -60,7 +61,7 @@ def test_on_a_device(executor: Any, shape: tuple[int, int], fill: str) -> None:
     there = [executor.copy_to_device(view(each)) for each in (x.array, y.memory)]
     out = cuevo.array_from_pointer(there[1].pointer + y.offset, shape, np.float32, owner=there)
     cuevo.load(FILE)[-(-shape[0] // 4), 128](there[0], out, *shape)
-    found = copy_to_host(there[1], 1)
+    found = copy_to_host(there[1], LEGACY_DEFAULT)
     assert found.shape == memory.shape
     y.memory[...] = found
     np.testing.assert_allclose(y.array, exact, rtol=2e-6 if fill != "large" else 1e-3, atol=1e-30)

@@ -1,6 +1,7 @@
 """cuevo.load: kernels of anybody's, on the CPU executor; and on a GPU where there is one."""
 
 import ctypes
+import doctest
 import importlib.util
 import struct
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from sim.compiled import texts
 
 import cuevo
-from cuevo.arrays import view
+from cuevo.arrays import copy_to_host, view
+from cuevo.cuda import LEGACY_DEFAULT
 from cuevo.errors import CuevoError, SimulatorError, TemplateError
 from cuevo.executors import DriverExecutor, Kernel
+from cuevo.executors.own import kernel as own_kernel
 from cuevo.executors.own.arguments import pack
 from cuevo.executors.own.signature import declared_threads, entry_points, parameter_block
 from cuevo.executors.own.texts import read_kernel
@@ -364,6 +367,12 @@ def test_a_kernel_without_parameters_and_a_stream_that_is_none() -> None:
         nothing[1, 1](stream="x")
 
 
+@kernel
+def test_the_example_of_the_docstring_runs() -> None:
+    results = doctest.testmod(own_kernel)
+    assert results.attempted >= 4 and not results.failed
+
+
 # -- Structs and templates -------------------------------------------------------------------------
 
 
@@ -438,7 +447,7 @@ def test_a_call_on_a_device(executor: Any) -> None:
     a = executor.copy_to_device(view(np.arange(40, dtype=np.float32)))
     out = executor.copy_to_device(view(np.zeros(40, np.float32)))
     cuevo.load(TEXT)[1, 64](a, out, 0.5, 39, SHIFT)
-    found = cuevo.arrays.copy_to_host(out, 1)
+    found = copy_to_host(out, LEGACY_DEFAULT)
     np.testing.assert_array_equal(found, [*(np.arange(39) / 2 + 2), 0])
 
 
