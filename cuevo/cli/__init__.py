@@ -20,7 +20,7 @@ examples:
   cuevo render evoformer_forward_sm80 --set head_dim=32 | less
   cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
   cuevo check gemm_sm80           run it on the CPU executor, on a small problem, under all checks
-  cuevo check own.ptx --grid 4 --threads 128 --args f32[4,100] f32[4,100]=0 100
+  cuevo check own.ptx --grid 4 --threads 128 --args 'f32[4,100]' 'f32[4,100]=0' 100
                                   the same of any PTX file, launched as one says
   cuevo plan gemm --problem 4096,4096,4096
                                   what a call launches, in which configuration

@@ -40,7 +40,7 @@ examples:
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
   cuevo check gemm_sm80 --trace gemm_sm80.ptx:52 --watch 'a[3,0]' --watch shared:64:16 --thread 5
-  cuevo check my/softmax.ptx --grid 64 --threads 128 --args f32[64,1000] f32[64,1000]=0 1000
+  cuevo check my/softmax.ptx --grid 64 --threads 128 --args 'f32[64,1000]' 'f32[64,1000]=0' 1000
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
 out instructions, there are others. The kernel of a file is launched once, with the grid, threads
