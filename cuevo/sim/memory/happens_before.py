@@ -240,10 +240,14 @@ class HappensBefore:
     # -- Accesses of asynchronous units -----------------------------------------------------------
 
     def check_told(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
-        """A unit is to work on an mbarrier at flat `indices`: it must know of its making."""
+        """A unit is to work on an mbarrier at flat `indices`: the warps beside it must know of its
+        making, and that of another block's must be fenced. For the block's own no fence is needed:
+        units find what a barrier of the block has ordered.
+        """
         access = self._of_unit("works on", indices, size, warps)
         self._check_written(access)
-        self._check_fenced(access)
+        away = access.words * _WORD // self._stride != self.clocks.block_of_warp[access.warps]
+        self._check_fenced(access, away)
 
     def fence_proxy(self, mask: Mask, words: AnyArray | None = None) -> None:
         """Make visible to asynchronous units what the warps in `mask` have written or know of, of
@@ -386,8 +390,8 @@ class HappensBefore:
         if unknown.any():
             raise self._race_in_warp(access, unknown, int(by[access.first(unknown)]), "read")
 
-    def _check_fenced(self, access: _Access) -> None:
-        if (bare := self._unfenced[access.words]).any():
+    def _check_fenced(self, access: _Access, where: AnyArray | bool = True) -> None:
+        if (bare := self._unfenced[access.words] & where).any():
             what = "which was written by ordinary instructions, without a fence.proxy.async between"
             raise self._fault(access, bare, what, "wrote")
 

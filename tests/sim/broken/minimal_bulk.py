@@ -3,7 +3,7 @@ they fill. How they are written: `minimal`.
 """
 
 from sim.broken.minimal import FILL, Minimal
-from sim.broken.minimal_mbarrier import INIT, RELEASE, START, TOLD, WAIT, kernel, wait
+from sim.broken.minimal_mbarrier import RELEASE, START, TOLD, WAIT, kernel, wait
 from sim.broken.minimal_wgmma import COMMIT, FENCE, WGMMA
 from sim.broken.minimal_wgmma import START as OPERANDS
 from sim.broken.minimal_wgmma import WAIT as WAIT_GROUP
@@ -200,15 +200,6 @@ LOADS = {
         {wait("m", "1", "V")}
         """,
         "data race: asynchronously writes shared offset 512, which warp 1 read without a barrier",
-    ),
-    "an mbarrier that TMA does not know": Minimal(
-        f"""
-        {START} {INIT.format(1)} <<{TOLD} => >> bar.sync 0; @lead {EXPECT}
-        {LOADED} // here
-        {WAIT}
-        """,
-        "asynchronously works on shared offset .* without a fence.proxy.async between",
-        arch="sm_90a",
     ),
 }
 

@@ -294,6 +294,15 @@ MULTICASTS = {
         """,
         "data race: asynchronously works on shared offset .*, which warp 0 of the cluster's block",
     ),
+    "to mbarriers that TMA is not told of": kernel(
+        f"""
+        @lead mbarrier.init.shared.b64 [m], 1; <<{TOLD} => >> {SYNC} {EXPECT}
+        and.pred lead, lead, rank0;
+        {GO} // here
+        {WAIT} {SYNC}
+        """,
+        "asynchronously works on shared offset .* without a fence.proxy.async between",
+    ),
     "to one who does not expect it": kernel(
         f"""
         {init(1)} <<{EXPECT} => @rank0 bra ON; bra WAIT; ON: {EXPECT} WAIT:>>

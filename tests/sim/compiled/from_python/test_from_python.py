@@ -4,26 +4,41 @@ from dataclasses import replace
 
 import pytest
 from sim.compiled.from_python import runs
+from sim.compiled.from_python.launching import Run
+from sim.compiled.from_python.texts import launches
 
 from cuevo.errors import SimulatorError
 from cuevo.sim import SimExecutor
 
 pytestmark = pytest.mark.kernel
 
+RUNS = [
+    *(
+        run
+        for arch in ("sm_80", "sm_90a")
+        for run in (
+            runs.flash(arch, 2, 100, 150),
+            *runs.elements(arch, 1000),
+            runs.softmax(arch, 10, 100, 3),
+            *runs.layer_norm(arch, 8, 200),
+            *runs.products(arch, 100, 144, 112),
+            runs.grouped_products(arch, [(70, 33, 50), (16, 128, 24), (64, 64, 64)]),
+        )
+    ),
+    runs.softmax_rows(5, 70),
+    *runs.threads(),
+    runs.tiled_product(24),
+]
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        runs.flash("sm_80", 2, 100, 150),
-        runs.flash("sm_90a", 2, 100, 150),
-        runs.softmax(5, 70),
-        runs.product(24),
-    ],
-    ids=lambda run: f"{run.entry[:12]}-{run.arch}",
-)
-def test_results(run: runs.Run) -> None:
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.name}")
+def test_results(run: Run) -> None:
     run.launch(run.load(SimExecutor(run.arch)))
-    assert run.distance() <= 1
+    assert run.difference() <= run.tolerance
+
+
+def test_every_text_is_run() -> None:
+    assert {run.name for run in RUNS} >= launches().keys()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
