@@ -85,7 +85,9 @@ def complete(b: Binder, m: Modifiers) -> Step:
 
 
 def wait(b: Binder, m: Modifiers) -> Step:
-    """test_wait and try_wait: whether a phase is complete, named by its parity or by a state."""
+    """test_wait and try_wait: whether a phase is complete, named by its parity or by a state. The
+    lowest bit of a parity counts, which compilers that make numbers of flags have as 1 or -1.
+    """
     slots, machine, line = _slots(b, m, 1), b.machine, b.instruction.line
     by_parity = "parity" in m
     if by_parity:
@@ -97,7 +99,11 @@ def wait(b: Binder, m: Modifiers) -> Step:
 
     def step(mask: Mask) -> None:
         found = slots(mask)
-        wrong = named > 1 if by_parity else named.view(np.uint64) & ~np.uint64(2**48 - 1) != _STATE
+        wrong = (
+            named + np.uint32(1) > 2
+            if by_parity
+            else named.view(np.uint64) & ~np.uint64(2**48 - 1) != _STATE
+        )
         if (lanes := wrong if mask is None else wrong & mask).any():
             what = "a parity is 0 or 1" if by_parity else "a state that no mbarrier.arrive gave"
             raise Fault(what, lanes)

@@ -1,7 +1,8 @@
 """Data races between the warps of a block in shared memory.
 
-Two warps race if both touch a byte between two barriers, and one of them writes it. All warps of a
-chunk advance together here, so a race would go unnoticed in the results; a GPU is not so kind.
+Two warps race if both touch a byte between two barriers, and one of them writes it; `SharedMemory`
+forgives those that write the same. All warps of a chunk advance together here, so a race would go
+unnoticed in the results; a GPU is not so kind.
 Races between the lanes of a warp: `lane_races`.
 
 For every byte of shared memory two tags name its writer and its reader since the block's last
@@ -21,11 +22,24 @@ from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.lane_races import LaneRaces
 from cuevo.sim.memory.loops import races as loops
-from cuevo.sim.memory.loops.races import AT_ONCE, RIGHT
+from cuevo.sim.memory.loops.races import RIGHT
 
 _SEVERAL = 255
 _UNITS = (1, 2, 4, 8, 16)
 _WORD = 4
+
+
+class Stamps:
+    """Marks of words that no call shares with an earlier one, so that nobody takes them away."""
+
+    def __init__(self, words: int, warps: int) -> None:
+        self._stamps, self._warps = np.zeros(words, np.int64), warps
+        self._first = 0
+
+    def next(self) -> tuple[AnyArray, int]:
+        """The marks, and the first warp's of a new call."""
+        self._first += self._warps
+        return self._stamps, self._first
 
 
 class Races:
@@ -44,6 +58,7 @@ class Races:
         self._writers = {unit: self._writer.view(unit_dtype(unit)) for unit in _UNITS}
         self._readers = {unit: self._reader.view(unit_dtype(unit)) for unit in _UNITS}
         self._tag_of_warp = (warp_in_block + 1).astype(np.uint8)
+        self._stamps = Stamps(self._writers[_WORD].size, warp_in_block.size)
         self._patterns: dict[int, AnyArray] = {}
 
     def reset(self) -> None:
@@ -98,9 +113,8 @@ class Races:
         found = loop(
             state, free, new_state, self._writers[_WORD], self._readers[_WORD],
             *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
+            *self._stamps.next(),
         )  # fmt: skip
-        if found == AT_ONCE:
-            self._mark_written(indices, size, mask)
         return bool(found == RIGHT)
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
@@ -128,21 +142,20 @@ class Races:
             self._readers[size][indices[lost]] = several
 
     def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
-        """The lanes in `mask` write units of `size` bytes at `indices`."""
-        own = self._pattern(size)
-        self._check("writes", "wrote", self._writers[size], indices, size, own, mask)
+        """The lanes in `mask` write units of `size` bytes at `indices`. A Fault leaves no marks."""
+        own, writers = self._pattern(size), self._writers[size]
+        self._check("writes", "wrote", writers, indices, size, own, mask)
         self._check("writes", "read", self._readers[size], indices, size, own, mask)
+        there = indices if mask is None else indices[mask]
+        before = writers[there]
+        writers[there] = own if mask is None else own[mask]
+        try:
+            # Two warps that write a unit at once: one of them finds the other's tag.
+            self._check("writes", "writes", writers, indices, size, own, mask)
+        except Fault:
+            writers[there] = before
+            raise
         self._lanes.write(indices, size, mask)
-        self._mark_written(indices, size, mask)
-
-    def _mark_written(self, indices: AnyArray, size: int, mask: Mask) -> None:
-        own = self._pattern(size)
-        if mask is None:
-            self._writers[size][indices] = own
-        else:
-            self._writers[size][indices[mask]] = own[mask]
-        # Two warps that write a unit at once: one of them finds the other's tag.
-        self._check("writes", "writes", self._writers[size], indices, size, own, mask)
 
     def ordered(self, indices: AnyArray, size: int, mask: Mask, *, writes: bool) -> None:
         """A volatile or atomic access: it races with plain ones before it, and leaves no tag for

@@ -180,7 +180,7 @@ class SharedMemory:
             self.races.ordered(indices, size, mask, writes=True)
             self._mark(indices, size, mask, _VALID)
         else:
-            self._begin_write(indices, size, mask, _VALID)
+            self._begin_write(indices, size, mask, _VALID, values)
         self._put(indices, size, values, mask)
 
     def begin_copy(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
@@ -295,15 +295,53 @@ class SharedMemory:
 
     # -- Inner ------------------------------------------------------------------------------------
 
-    def _begin_write(self, indices: AnyArray, size: int, mask: Mask, state: int) -> None:
-        """Units become of that state, if they may be written."""
+    def _begin_write(
+        self,
+        indices: AnyArray,
+        size: int,
+        mask: Mask,
+        state: int,
+        values: AnyArray | None = None,
+    ) -> None:
+        """Units become of that state, if they may be written. Lanes whose `values` are those of
+        others need not be told of each other: compilers have several do the same.
+        """
         if not self._states_count:
             return
         words, new = self._state[4], state * BYTES
         if not self.races.quick_write(words, _VALID * BYTES, new, indices, size, mask):
             self._check_free(indices, size, mask)
-            self.races.write(indices, size, mask)
+            try:
+                self.races.write(indices, size, mask)
+            except Fault as fault:
+                if values is None or not _threads_wrote(fault.earlier):
+                    raise
+                if (few := self._changing(indices, size, values, mask)) is None:
+                    raise
+                if few.any():
+                    self.races.write(indices, size, few)
             self._mark(indices, size, mask, state)
+
+    def _changing(
+        self, indices: AnyArray, size: int, values: AnyArray, mask: Mask
+    ) -> AnyArray | None:
+        """The lanes in `mask` that write what neither is there nor is written by another of them at
+        once; None if these are all.
+        """
+        lanes = np.ones(indices.shape, np.bool_) if mask is None else mask
+        units = indices[lanes]
+        given = _bytes_of(np.broadcast_to(values, indices.shape)[lanes], size)
+        _, first, which = np.unique(units, return_index=True, return_inverse=True)
+        earlier = first[which]
+        vain = (given == given[earlier]).all(axis=1) & (earlier != np.arange(units.size))
+        state = _bytes_of(self._state[size][units], size)
+        there = (given == _bytes_of(self._data[size][units], size)) & (state == _VALID)
+        vain |= there.all(axis=1)
+        if not vain.any():
+            return None
+        few = lanes.copy()
+        few[lanes] = ~vain
+        return few
 
     def _put(self, indices: AnyArray, size: int, values: AnyArray, mask: Mask) -> None:
         self._data[size][indices if mask is None else indices[mask]] = (
@@ -355,6 +393,18 @@ class SharedMemory:
         return (
             "where an mbarrier is" if (states == _MBARRIER).any() else "where nothing was written"
         )
+
+
+def _threads_wrote(earlier: Earlier | None) -> bool:
+    """Whether a race is one with writes of threads; at once with them, `did` says "writes"."""
+    if earlier is None or earlier.did == "read":
+        return False
+    return earlier.did != "wrote" or earlier.by is not None
+
+
+def _bytes_of(units: AnyArray, size: int) -> AnyArray:
+    """(units, bytes)."""
+    return units.view(np.uint8).reshape(-1, size)
 
 
 def _unit(size: int, state: int) -> AnyArray:

@@ -22,7 +22,7 @@ ARRIVE = "mbarrier.arrive.shared.b64 state, [m];"
 STORE = "mad.wide.u32 p, t, 4, p; st.global.b32 [p], x;"
 
 
-def wait(parity: int, at: str = "m", name: str = "WAIT") -> str:
+def wait(parity: object, at: str = "m", name: str = "WAIT") -> str:
     return f"""
     {name}: mbarrier.try_wait.parity.shared.b64 done, [{at}], {parity};
     @!done bra {name};
@@ -40,6 +40,13 @@ def test_what_others_wrote_before_they_arrived(run_kernel: Any) -> None:
     body = f"st.shared.b32 [own], t; {ARRIVE} {wait(0)} ld.shared.b32 x, [other]; {STORE}"
     out = run(run_kernel, body)
     assert np.array_equal(out[:64], np.arange(64) ^ 32)
+
+
+def test_a_parity_of_minus_one_is_odd(run_kernel: Any) -> None:
+    body = (
+        f"{ARRIVE} {wait(0)} {ARRIVE} mov.u32 x, -1; {wait('x', name='ODD')} mov.u32 x, 5; {STORE}"
+    )
+    assert (run(run_kernel, body)[:64] == 5).all()
 
 
 def test_by_state(run_kernel: Any) -> None:

@@ -35,6 +35,14 @@ RACES = {
         st.shared.b32 [own], t; bar.sync 0; ld.shared.b32 x, [other]; st.shared.b32 [own], t;""",
     "write, write": "st.shared.b32 [own], t; st.shared.b32 [other], t;",
     "write at once": "st.shared.b32 [base], t;",
+    "the same at once, another before": """
+        @first st.shared.b32 [base], t; @!first bra GO; bra END;
+        GO: st.shared.b32 [base], 99; END: mov.u32 x, 99; st.shared.b32 [base], x;""",
+    "the same, and something else beside it": """
+        @first st.shared.v2.b32 [base], {7, 8}; @!first st.shared.v2.b32 [base], {7, 9};""",
+    "the same, then read": """
+        @first st.shared.b32 [base], 7; @!first st.shared.b32 [base], 7;
+        ld.shared.b32 x, [base];""",
     "wide and narrow": """
         @first st.shared.v4.b32 [base], {t, t, t, t}; @!first st.shared.b8 [base+7], t;""",
     "no barrier after the first": """
@@ -121,6 +129,10 @@ ORDERED = {
     "neighbouring halves of a word": """
         mad.lo.u32 x, t, 2, base; st.shared.b16 [x], t; ld.shared.b16 y, [x];""",
     "a word that all lanes write": "@first st.shared.b32 [base], t;",
+    "the same at once": "st.shared.v2.b32 [base], {7, 8};",
+    "the same, one after the other": """
+        @first st.shared.b32 [base], 7; @!first st.shared.b32 [base], 7; bar.sync 0;
+        ld.shared.b32 x, [base];""",
     "lanes at the block's barrier": """
         st.shared.b32 [own], t; xor.b32 x, t, 1; mad.lo.u32 x, x, 4, base; bar.sync 0;
         ld.shared.b32 y, [x];""",
@@ -188,9 +200,10 @@ def test_lanes_race_where_there_are_mbarriers(run_kernel: Any, name: str, body: 
 
 
 @pytest.mark.parametrize(
-    ("name", "body"), [(name, body) for name, body in ORDERED.items() if "lanes" in name]
+    ("name", "body"),
+    [(name, body) for name, body in ORDERED.items() if "lanes" in name or "the same" in name],
 )
-def test_lanes_are_ordered_where_there_are_mbarriers(run_kernel: Any, name: str, body: str) -> None:
+def test_what_is_ordered_where_there_are_mbarriers(run_kernel: Any, name: str, body: str) -> None:
     run(run_kernel, f"setp.eq.u32 first, t, 0; @first {MBARRIER} {body}", "sm_90")
 
 

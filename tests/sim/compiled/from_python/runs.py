@@ -33,6 +33,27 @@ def flash(arch: str, heads: int, rows: int, keys: int) -> Run:
     )  # fmt: skip
 
 
+def flash_backward(arch: str, heads: int, length: int) -> Run:
+    """Its gradients."""
+    shape, scale = (heads, length, _DEPTH), np.float32(0.125)
+    random = np.random.default_rng(0).normal(size=(4, *shape)).astype("f2")
+    arrays = [aligned(each) for each in random]
+    q, k, v, given = (each.astype("f8") for each in arrays)
+    scores = scale * q @ k.transpose(0, 2, 1)
+    weights = _shares(scores)
+    sums = np.log2(np.exp(scores).sum(-1))
+    of_weights = given @ v.transpose(0, 2, 1)
+    delta = (weights * of_weights).sum(-1)
+    of_scores = scale * weights * (of_weights - delta[..., None])
+    expected = [of_scores @ k, of_scores.transpose(0, 2, 1) @ q, weights.transpose(0, 2, 1) @ given]
+    vectors = [aligned(each.astype("f4")) for each in (sums, delta)]
+    outs = [_empty(*shape), *(_empty(*shape, dtype="f2") for _ in range(2))]
+    return run_of(
+        f"flash_backward.{arch}", [*arrays, *vectors, *outs, scale, np.int32(length)],
+        list(enumerate(expected, 6)), grid=(-(-length // _TILE), heads), tolerance=4e-3,
+    )  # fmt: skip
+
+
 def _shares(scores: Array) -> Array:
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
@@ -56,16 +77,20 @@ def elements(arch: str, count: int) -> list[Run]:
     drawn = _philox(int(seed), np.arange(count)).view("i4")
     drawn = np.where(drawn < 0, -1 - drawn, drawn) * 2.0**-31
     dropped = np.where(drawn >= share, x / (1 - share), 0)
-    out, grid = [_empty(count) for _ in range(3)], -(-count // 256)
+    out, grid = [_empty(count) for _ in range(4)], -(-count // 256)
     size = np.int32(count)
+    sums = ["add_vectors"] + ["add_dependent"] * (arch == "sm_90a")
     return [
-        run_of(f"add_vectors.{arch}", [x, y, out[0], size], [(2, x + y)], grid=grid),
+        *(
+            run_of(f"{name}.{arch}", [x, y, each, size], [(2, x + y)], grid=grid)
+            for name, each in zip(sums, out[2:], strict=False)
+        ),
         run_of(
-            f"drop.{arch}", [x, out[1], size, share, seed], [(1, dropped)], grid=grid,
+            f"drop.{arch}", [x, out[0], size, share, seed], [(1, dropped)], grid=grid,
             tolerance=1e-6,
         ),
         run_of(
-            f"arc_sine.{arch}", [x, out[2], size], [(1, np.arcsin(x.astype("f8")))], grid=grid,
+            f"arc_sine.{arch}", [x, out[1], size], [(1, np.arcsin(x.astype("f8")))], grid=grid,
             tolerance=1e-6,
         ),
     ]  # fmt: skip
@@ -134,13 +159,21 @@ def layer_norm(arch: str, rows: int, columns: int) -> list[Run]:
     ]  # fmt: skip
 
 
+def sort_and_count(arch: str, rows: int) -> Run:
+    """What Triton does with the 128 numbers of a row together."""
+    x = aligned(np.random.default_rng(0).integers(0, 32, (rows, 128)).astype("i4"))
+    expected = [np.sort(x), np.cumsum(x, 1), np.bincount(x.ravel(), minlength=32), x.argmax(1)]
+    outs = [_empty(*each.shape, dtype="i4") for each in expected]
+    return run_of(f"sort_and_count.{arch}", [x, *outs], list(enumerate(expected, 1)), grid=rows)
+
+
 def products(arch: str, m: int, n: int, k: int) -> list[Run]:
     """Products of matrices by Triton; n and k are multiples of 16."""
     a, b = (aligned(_normal(*shape, dtype="f2") / np.float16(4)) for shape in ((m, k), (k, n)))
     product = a.astype("f8") @ b.astype("f8")
     sizes, programs = [*np.array([m, n, k], "i4")], np.int32(3)
     tiles = -(-m // 64) * -(-n // 64)
-    outs = [_empty(m, n, dtype="f2") for _ in range(3)]
+    outs = [_empty(m, n, dtype="f2") for _ in range(4)]
     leaky = np.where(product >= 0, product, 0.01 * product)
     made = [
         run_of(
@@ -152,14 +185,12 @@ def products(arch: str, m: int, n: int, k: int) -> list[Run]:
         ),
     ]  # fmt: skip
     if arch == "sm_90a":
-        shapes = ((a, (64, 32)), (b, (32, 64)), (outs[2], (64, 64)))
-        arrays = [Descriptor(each, box) for each, box in shapes]
-        made += [
-            run_of(
-                "multiply_descriptors.sm_90a", [*arrays, *sizes, programs], [(2, product)],
-                grid=3, tolerance=2e-3,
-            )
-        ]  # fmt: skip
+        given = [Descriptor(a, (64, 32)), Descriptor(b, (32, 64))]
+        for kind, out in zip(("descriptors", "specialized"), outs[2:], strict=True):
+            arguments = [*given, Descriptor(out, (64, 64)), *sizes, programs]
+            made += [
+                run_of(f"multiply_{kind}.{arch}", arguments, [(2, product)], grid=3, tolerance=2e-3)
+            ]
     return made
 
 

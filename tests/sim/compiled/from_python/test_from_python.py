@@ -18,8 +18,10 @@ RUNS = [
         for arch in ("sm_80", "sm_90a")
         for run in (
             runs.flash(arch, 2, 100, 150),
+            runs.flash_backward(arch, 2, 100),
             *runs.elements(arch, 1000),
             runs.softmax(arch, 10, 100, 3),
+            runs.sort_and_count(arch, 2),
             *runs.layer_norm(arch, 8, 200),
             *runs.products(arch, 100, 144, 112),
             runs.grouped_products(arch, [(70, 33, 50), (16, 128, 24), (64, 64, 64)]),

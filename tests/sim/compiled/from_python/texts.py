@@ -51,19 +51,31 @@ TRITON = {
     "flash_forward": InTriton(
         "flash", "*fp16 *fp16 *fp16 *fp16 fp32 i32 i32", {"TILE": 64, "DEPTH": 64}
     ),
+    "flash_backward": InTriton(
+        "flash",
+        "*fp16 *fp16 *fp16 *fp16 *fp32 *fp32 *fp32 *fp16 *fp16 fp32 i32",
+        {"TILE": 64, "DEPTH": 64},
+    ),
     "add_vectors": InTriton("elements", "*fp32 *fp32 *fp32 i32", {"TILE": 256}),
     "drop": InTriton("elements", "*fp32 *fp32 i32 fp32 i32", {"TILE": 256}),
     "arc_sine": InTriton("elements", "*fp32 *fp32 i32", {"TILE": 256}),
+    "add_dependent": InTriton(
+        "elements", "*fp32 *fp32 *fp32 i32", {"TILE": 256}, architectures=(90,)
+    ),
     "softmax": InTriton("rows", "*fp32 *fp32 i32 i32 i32 i32", {"WIDTH": 128, "STAGES": 2}),
     "normalize": InTriton("rows", "*fp32 " * 6 + "i32 fp32", {"TILE": 128}),
     "normalize_gradient": InTriton("rows", "*fp32 " * 8 + "*i32 i32", {"GROUPS": 3, "WIDTH": 256}),
     "add_groups": InTriton("rows", "*fp32 *fp32 i32 i32", {"ROWS": 8, "TILE": 64}),
+    "sort_and_count": InTriton("rows", "*i32 " * 5, {"WIDTH": 128, "KINDS": 32}),
     "multiply": InTriton("products", _PRODUCT, {**_TILES, "GROUP": 2}, stages=3),
     "multiply_persistent": InTriton(
         "products", _PRODUCT + " i32", {**_TILES, "GROUP": 2}, stages=3
     ),
     "multiply_descriptors": InTriton(
         "products", _DESCRIPTORS + " i32", {**_TILES, "GROUP": 2}, stages=3, architectures=(90,)
+    ),
+    "multiply_specialized": InTriton(
+        "products", _DESCRIPTORS + " i32", _TILES, stages=3, architectures=(90,)
     ),
     "multiply_many": InTriton("products", "*i64 *i64 *i64 *i32 i32 i32", _TILES),
 }

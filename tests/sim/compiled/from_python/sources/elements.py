@@ -28,3 +28,14 @@ def arc_sine(x, out, count, TILE: tl.constexpr):
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)
     there = place < count
     tl.store(out + place, libdevice.asin(tl.load(x + place, mask=there)), mask=there)
+
+
+@triton.jit
+def add_dependent(x, y, out, count, TILE: tl.constexpr):
+    """A sum that begins while the kernel before it ends, and lets the next one begin."""
+    place = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    there = place < count
+    tl.extra.cuda.gdc_wait()
+    total = tl.load(x + place, mask=there) + tl.load(y + place, mask=there)
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(out + place, total, mask=there)

@@ -91,6 +91,21 @@ def multiply_descriptors(
 
 
 @triton.jit
+def multiply_specialized(
+    a, b, out, m, n, k, programs,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The same; some warps load, and others multiply."""
+    tiles_n = tl.cdiv(n, N)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(m, M) * tiles_n, programs):
+        row, column = tile // tiles_n, tile % tiles_n
+        total = tl.zeros([M, N], tl.float32)
+        for step in tl.range(tl.cdiv(k, K), warp_specialize=True):
+            total = tl.dot(a.load([row * M, step * K]), b.load([step * K, column * N]), total)
+        out.store([row * M, column * N], total.to(tl.float16))
+
+
+@triton.jit
 def multiply_many(
     of_a, of_b, of_out, sizes, count, programs,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,

@@ -93,3 +93,17 @@ def add_groups(parts, out, groups, columns, ROWS: tl.constexpr, TILE: tl.constex
         there = (group[:, None] < groups) & (column[None, :] < columns)
         total += tl.load(parts + group[:, None] * columns + column[None, :], mask=there, other=0.0)
     tl.store(out + column, tl.sum(total, 0), mask=column < columns)
+
+
+@triton.jit
+def sort_and_count(x, ascending, sums, counts, highest, WIDTH: tl.constexpr, KINDS: tl.constexpr):
+    """A row of numbers below `KINDS`: in order, their running sums, how many there are of each, and
+    the place of the largest.
+    """
+    row, place = tl.program_id(0), tl.arange(0, WIDTH)
+    values = tl.load(x + row * WIDTH + place)
+    tl.device_assert(values < KINDS, "a number too large")
+    tl.store(ascending + row * WIDTH + place, tl.sort(values))
+    tl.store(sums + row * WIDTH + place, tl.cumsum(values, 0))
+    tl.atomic_add(counts + tl.arange(0, KINDS), tl.histogram(values, KINDS))
+    tl.store(highest + row, tl.argmax(values, 0))
