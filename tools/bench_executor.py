@@ -6,8 +6,10 @@
 A thread-instruction is an instruction that a thread of a warp comes to; a warp counts as 32. Times
 are medians of calls of cuevo.attention after the first, which also makes the kernel ready. With
 checks: all that docs/cpu-executor.md lists; without: SimExecutor(checks=False). Memory is the most
-that the whole process has had. The second table is of all operations, with checks: of a product of
-L x L matrices, too; "estimate" is what a warning of a long call says. The third is of kernels that
+that the whole process has had. The second table is of all operations, with checks, at D and at 2 D:
+of a product of L x L elements, too, with k = 8 D. "estimate" is what a warning of a long call says
+of the second time; what follows is what cuevo.ops.cpu_time would have from these times: nanoseconds
+for each score or element, and for each of the D or k products in it. The third is of kernels that
 nvcc, Triton and Numba have compiled, tests/sim/compiled, for N x H heads and L.
 """
 
@@ -20,6 +22,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -95,27 +98,37 @@ def median(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def estimates(
-    workload: Workload, arrays: dict[str, Any], arguments: argparse.Namespace
-) -> Iterator[tuple[str, str, str]]:
-    """Of each operation its time, and what `cpu_seconds` says."""
-    n, h, d, length = workload.rows, workload.heads, workload.head_dim, workload.length
-    place = SimExecutor(arguments.arch)
+def calls(workload: Workload, place: SimExecutor) -> dict[str, tuple[Callable[[], object], int]]:
+    """Of each operation a call on `place`, and how many scores, or elements, it has."""
+    arrays, length = operands(workload), workload.length
     out, lse = attention(**arrays, return_lse=True, device=place)
-    square = np.ones((length, length), np.float16)
-    scores = n * h * length * length
-    calls = {
-        "attention": (partial(attention, **arrays), scores, d),
-        "attention_backward": (
-            partial(attention_backward, out, out=out, lse=lse, **arrays),
-            scores,
-            d,
-        ),
-        "gemm": (partial(gemm, square, square), length * length, length),
+    left, right = (np.ones(shape, np.float16) for shape in ((length, workload.head_dim * 8),) * 2)
+    scores = workload.rows * workload.heads * length * length
+    backward = partial(attention_backward, out, out=out, lse=lse, **arrays)
+    return {
+        "attention": (partial(attention, **arrays, device=place), scores),
+        "attention_backward": (partial(backward, device=place), scores),
+        "gemm": (partial(gemm, left, right.T, device=place), length * length),
     }
-    for name, (call, elements, depth) in calls.items():
-        seconds = median(partial(call, device=place), arguments.repeats)
-        yield name, f"{seconds:.3f}", f"{cpu_seconds(name, elements, depth):.3f}"
+
+
+def estimates(
+    workload: Workload, arguments: argparse.Namespace
+) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Of each operation the times at the head dim, or a k of eight times that, and at the double,
+    what `cpu_seconds` says of the second, and the nanoseconds that it would have from these: for
+    each element, and for each product in it.
+    """
+    place = SimExecutor(arguments.arch)
+    depths = workload.head_dim, 2 * workload.head_dim
+    both = [calls(replace(workload, head_dim=depth), place) for depth in depths]
+    for name, (_, elements) in both[0].items():
+        ks = [depth * (8 if name == "gemm" else 1) for depth in depths]
+        first, second = (median(each[name][0], arguments.repeats) for each in both)
+        products = 1e9 * (second - first) / elements / (ks[1] - ks[0])
+        once = 1e9 * first / elements - products * ks[0]
+        said = cpu_seconds(name, elements, ks[1])
+        yield name, *(f"{x:.3f}" for x in (first, second, said)), f"{once:.0f}", f"{products:.1f}"
 
 
 def executions(kernel: LoadedKernel | None) -> int:
@@ -157,7 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nattention {workload}, {count:.2f} million thread-instructions\n")
     print_rows(("", "s", "M/s"), rows)
     print("\nestimates\n")
-    print_rows(("", "s", "estimate"), list(estimates(workload, arrays, arguments)))
+    headings = ("", "s", "s at the double", "estimate", "ns", "ns a product")
+    print_rows(headings, list(estimates(workload, arguments)))
     print("\ncompiled by others, millions of thread-instructions, and of these a second\n")
     compiled = list(of_compilers(workload, arguments.repeats))
     print_rows(("", "M", "with checks", "without"), compiled)

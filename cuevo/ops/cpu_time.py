@@ -13,9 +13,9 @@ __all__ = ["cpu_seconds", "warn_of_cpu"]
 
 _LONG = 10.0
 """Seconds, with Numba, from which on a caller is warned."""
-_NANOSECONDS = {"attention": (100.0, 3.0), "attention_backward": (300.0, 14.0), "gemm": (0.0, 2.5)}
+_NANOSECONDS = {"attention": (70.0, 2.0), "attention_backward": (200.0, 9.0), "gemm": (0.0, 1.5)}
 """For each score, or element of a product, and for each of the head dim's, or k, products in it:
-`tools/bench_executor.py` compares.
+`tools/bench_executor.py` measures them, and compares.
 """
 _WITHOUT_NUMBA = 2.0
 """Factor of the time where Numba is not installed."""
