@@ -1,7 +1,8 @@
 """Declarations of variables, and what they are initialised with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,16 +25,39 @@ the host has it all.
 
 
 class AddressError(PtxError):
-    """A variable that is initialised with an address that there is none of."""
+    """The variable `name` is initialised with an address that there is none of."""
+
+    def __init__(self, name: Token, message: str) -> None:
+        super().__init__(name.line, f"{name.text!r} {message}")
+        self.name = name.text
+
+
+class Kind(NamedTuple):
+    """What a declaration says of all its variables."""
+
+    element: ScalarType | None
+    elements: int
+    alignment: int | None
 
 
 class DeclarationReader(OperandReader):
     """Reads declarations, a directive such as ``.shared`` behind it."""
 
-    def variable(self, space: str, *, external: bool = False) -> Variable:
-        """After ``.param`` or ``.shared``: ``.align 8 .b8 name[24]``; what is `external` may have
-        an extent that is not known.
+    def variables(self, space: str, *, external: bool = False) -> Iterator[Variable]:
+        """After ``.shared``: ``.align 8 .b8 name[24], other;``; what is `external` may have an
+        extent that is not known.
         """
+        kind = self._kind()
+        yield self._variable(space, kind, external)
+        while self.accept(","):
+            yield self._variable(space, kind, external)
+        self.expect(";")
+
+    def parameter(self, space: str) -> Variable:
+        """After ``.param``, one of a list: ``.align 8 .b8 name[24]``."""
+        return self._variable(space, self._kind(), external=False)
+
+    def _kind(self) -> Kind:
         alignment, element, of_pointee, elements = None, None, False, 1
         while self.token.kind == "directive":
             token = self.take()
@@ -50,6 +74,10 @@ class DeclarationReader(OperandReader):
                 element = TYPES[token.text[1:]]
             else:
                 raise PtxError(token.line, f"cannot declare a variable with {token.text}")
+        return Kind(element, elements, alignment)
+
+    def _variable(self, space: str, kind: Kind, external: bool) -> Variable:
+        element, elements, alignment = kind
         name = self.kind("word")
         if element is None:
             raise PtxError(name.line, f"the variable {name.text!r} has no type")
@@ -169,8 +197,8 @@ class DeclarationReader(OperandReader):
         found = self.visible.get(token.text)
         if not isinstance(found, Variable) or found.space not in (".global", ".const", ".func"):
             raise AddressError(
-                name.line,
-                f"{name.text!r} is initialised with the address {token.text}, which is none of a "
-                "function, a .global or a .const variable that is known by then",
+                name,
+                f"is initialised with the address {token.text}, which is none of a function, a "
+                ".global or a .const variable that is known by then",
             )
         return Address(at, size, found, self._offset(), generic, mask)

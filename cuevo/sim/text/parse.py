@@ -145,7 +145,7 @@ class _Parser(DeclarationReader):
         if self.accept("("):
             while not self.accept(")"):
                 self.expect(".param")
-                variable = self.variable(".param")
+                variable = self.parameter(".param")
                 function.parameters[variable.name] = variable
                 self.declare(variable.name, variable, variable.line)
                 if self.token.text != ")":
@@ -306,7 +306,7 @@ class _Parser(DeclarationReader):
         while not self.accept(")"):
             token = self.take()
             if token.text == ".param":
-                variable = self.variable(".local")
+                variable = self.parameter(".local")
                 function.local.append(variable)
                 self.declare(variable.name, variable, variable.line)
                 found.append(variable)
@@ -381,24 +381,17 @@ class _Parser(DeclarationReader):
 
     # -- Declarations -----------------------------------------------------------------------------
 
-    def _memory(self, space: str) -> Variable:
-        variable = self.variable(space, external=self._external)
+    def _memory(self, space: str, into: list[Variable]) -> None:
+        for variable in self.variables(space, external=self._external):
+            self.declare(variable.name, variable, variable.line)
+            into.append(variable)
         self._external = False
-        self.declare(variable.name, variable, variable.line)
-        self.expect(";")
-        return variable
 
     def _module_memory(self, space: str) -> None:
-        begin = self.position
         try:
-            self._module[space].append(self._memory(space))
+            self._memory(space, self._module[space])
         except AddressError as error:
-            self.go_to(begin)
-            while self.token.kind == "directive":
-                self.take()
-                if self.token.kind == "integer":
-                    self.take()
-            self.refused[self.take().text] = error
+            self.refused[error.name] = error
             while self.token.kind != "end" and not self.accept(";"):
                 self.take()
 
@@ -496,12 +489,12 @@ class _Parser(DeclarationReader):
             case ".reg":
                 self._registers(function)
             case ".shared":
-                function.shared.append(self._memory(".shared"))
+                self._memory(".shared", function.shared)
             case ".global" | ".const":
                 into = function.module_memory if token.text == ".global" else function.constant
-                into.append(self._memory(token.text))
+                self._memory(token.text, into)
             case ".local" | ".param":
-                function.local.append(self._memory(".local"))
+                self._memory(".local", function.local)
             case ".extern":
                 self._external = True
             case ".loc":

@@ -47,6 +47,17 @@ def test_variables_of_functions(run_elementwise: Any) -> None:
     assert (d == 4 << 16).all() and (e == 1).all()
 
 
+def test_several_variables_in_one_declaration(run_elementwise: Any) -> None:
+    body = """
+    .global .align 8 .b32 first[2] = {3, 4}, second = 5; .global .b64 places[1] = {second}, more;
+    .shared .b32 one, two[2]; .local .b32 three, four; .reg .b64 at; .reg .b32 i, j;
+    mov.b32 i, one; mov.b32 j, two; sub.u32 d, j, i; st.local.b32 [four], x; ld.local.b32 i, [four];
+    ld.global.b64 at, [places]; ld.global.b32 e, [at]; add.u32 e, e, i;
+    """
+    d, e = run_elementwise(body, x=("b32", ANY), d="b32", e="b32")
+    assert (d == 4).all() and (e == 5).all()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
