@@ -230,6 +230,7 @@ def _elements(b: Binder, m: Modifiers, index: int, out: list[AnyArray] | None) -
     size = scalar.bits // 8 * count
     places, function = _Places(b, m, index, size), _function(m, scalar)
     given = [_given(b, m, each) for each in b.vector(b.operand(index + 1), count)]
+    check_policy = access.policy(b, m, index + 2)
     shape = b.machine.shape
 
     def turns(places: AnyArray, found: AnyArray, mask: Mask) -> AnyArray:
@@ -248,4 +249,8 @@ def _elements(b: Binder, m: Modifiers, index: int, out: list[AnyArray] | None) -
         final.T[chosen] = memory[group].view(unit_dtype(size))[:, 0]
         return final
 
-    return lambda mask: places.update(mask, turns)
+    def step(mask: Mask) -> None:
+        check_policy(mask)
+        places.update(mask, turns)
+
+    return step

@@ -7,7 +7,14 @@ from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.text.syntax import AddressOperand, FloatOperand, RegisterOperand, SymbolOperand
+from cuevo.sim.text.syntax import (
+    AddressOperand,
+    FloatOperand,
+    IntegerOperand,
+    Operand,
+    RegisterOperand,
+    SymbolOperand,
+)
 from cuevo.sim.text.types import TYPES
 
 
@@ -37,7 +44,12 @@ def create_range(b: Binder, m: Modifiers) -> Step:
     """A policy for a range of addresses: ``[begin], primary bytes, all bytes``."""
     policy = b.destination(b.operand(0), TYPES["u64"])
     access.wide_address(b, 1)
+    for operand in (b.operand(2), b.operand(3)):
+        _no_sum(b, operand)
     first, whole = (b.whole(b.operand(i), TYPES["u32"]) for i in (2, 3))
+    match b.operand(2), b.operand(3):
+        case IntegerOperand(), IntegerOperand() if first[0, 0] > whole[0, 0]:
+            raise b.refusal("the primary range of a cache policy is no larger than the whole one")
 
     def compute(out: AnyArray) -> None:
         out[...] = access.POLICY | first
@@ -55,9 +67,15 @@ def create_range(b: Binder, m: Modifiers) -> Step:
 
 def convert_property(b: Binder, m: Modifiers) -> Step:
     """A policy out of an access property that the host made."""
+    _no_sum(b, b.operand(1))
     x, policy = b.source(b.operand(1), TYPES["u64"]), b.destination(b.operand(0), TYPES["u64"])
     low = np.uint64(0xFFFFFFFF)
     return b.alu(policy, lambda out: np.bitwise_or(x & low, access.POLICY, out))
+
+
+def _no_sum(b: Binder, operand: Operand) -> None:
+    if isinstance(operand, SymbolOperand) and operand.offset:
+        raise b.refusal(f"{b.instruction.opcode} does not take {operand.variable.name} + a number")
 
 
 def prefetch(b: Binder, m: Modifiers) -> Step:

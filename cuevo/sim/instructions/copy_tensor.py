@@ -15,7 +15,7 @@ from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.memory.spaces import SIZE, WINDOWS
 from cuevo.sim.memory.tensor_tiles import UNIT, Box
-from cuevo.sim.text.syntax import AddressOperand
+from cuevo.sim.text.syntax import AddressOperand, SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 _ALIGNED = 128
@@ -90,6 +90,11 @@ def prefetch(b: Binder, m: Modifiers) -> Step:
 def prefetch_map(b: Binder, m: Modifiers) -> Step:
     """The map must be one."""
     machine, map_of = b.machine, _maps(b, 0)
+    match b.operand(0):
+        case AddressOperand(SymbolOperand(variable)) if (".param" in b.instruction.opcode) != (
+            variable.space == ".param"
+        ):
+            raise b.refusal(f"{b.instruction.opcode} of {variable.name}, which is {variable.space}")
 
     def step(mask: Mask) -> None:
         for lanes, thread in each_thread(machine, mask):

@@ -52,6 +52,7 @@ def constant(b: Binder, m: Modifiers) -> Step:
 
 def generic(b: Binder, m: Modifiers) -> Step:
     """Each lane from the state space that its address is in."""
+    check_policy = access.policy(b, m, 2)
     scalar, count, size = access.shape(m)
     address, write = access.wide_address(b, 1), access.writer(b, 0, scalar, count)
     machine, ordered = b.machine, access.ordered(m)
@@ -67,6 +68,7 @@ def generic(b: Binder, m: Modifiers) -> Step:
         return _parameters(b, at, size, mask)
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         addresses = address()
         there = addresses >= np.uint64(FIRST)
         there = there if mask is None else there & mask

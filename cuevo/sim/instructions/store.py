@@ -56,11 +56,13 @@ def param(b: Binder, m: Modifiers) -> Step:
 
 def generic(b: Binder, m: Modifiers) -> Step:
     """Each lane to the state space that its address is in."""
+    check_policy = access.policy(b, m, 2)
     scalar, count, size = access.shape(m)
     address, read = access.wide_address(b, 0), access.reader(b, 1, scalar, count)
     machine, ordered = b.machine, access.ordered(m)
 
     def step(mask: Mask) -> None:
+        check_policy(mask)
         addresses, values = address(), read()
         there = addresses >= np.uint64(FIRST)
         there = there if mask is None else there & mask

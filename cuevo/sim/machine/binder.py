@@ -40,6 +40,10 @@ _WITH_SINKS = (
 """Instructions with results that may be thrown away."""
 
 
+_ONCE_NARROWER = ("%tid", "%ntid", "%ctaid", "%nctaid", "%gridid")
+"""Special registers that had fewer bits in early versions of PTX, so that mov still takes some."""
+
+
 class Binder:
     def __init__(self, machine: Machine, instruction: Instruction, arch: int) -> None:
         self.machine = machine
@@ -124,8 +128,9 @@ class Binder:
     def _special(self, name: str, scalar: ScalarType) -> AnyArray:
         values = self.machine.special[name]
         bits = 8 * values.dtype.itemsize
-        too_wide = bits == 64 and self.instruction.opcode.startswith("mov")
-        if scalar.bits > bits or (scalar.bits < bits and too_wide) or scalar.kind == "f":
+        cut = scalar.bits < bits and self.instruction.opcode.startswith("mov")
+        cut = cut and name.partition(".")[0] not in _ONCE_NARROWER
+        if scalar.bits > bits or cut or scalar.kind == "f":
             raise self.refusal(f"{name} is a {bits}-bit integer")
         self._timed |= name.startswith(("%clock", "%globaltimer"))
         return _low_part(values, scalar.dtype)
