@@ -1,6 +1,7 @@
 """Passages: some statements that are recorded together, as one instruction is. They say what no
 instruction shows that stands alone: which lanes a member mask joins, the carry flag between
-additions and subtractions, what a register wider than the type gets.
+additions and subtractions, what a register wider than the type gets, what a division by zero gives;
+products of wmma from memory to memory, since which lane has which element differs among GPUs.
 """
 
 import itertools
@@ -17,7 +18,7 @@ class Passage(Probe):
 
     body: str = ""
     """The statements: {d[0]} stands for the first register of the results, {s[0]} for the first of
-    the sources.
+    the sources, and {each[1][2]} for the third register of the second.
     """
 
     @property
@@ -26,13 +27,17 @@ class Passage(Probe):
         return False, False
 
     def text(self, results: list[str], sources: list[list[str]]) -> str:
-        return "{" + self.body.format(d=results, s=[names[0] for names in sources]) + "}"
+        first = [names[0] for names in sources]
+        return "{" + self.body.format(d=results, s=first, each=sources) + "}"
 
 
 @cache
 def passages(number: int = 90) -> tuple[Passage, ...]:
     """All that architecture `number` has."""
-    found = (*_members(), *_arms(), *_carries(), *_wider())
+    found = (
+        *(*_members(), *_arms(), *_carries(), *_wider()),
+        *(*_divisions(), *_products()),
+    )
     return tuple(each for each in found if each.target[0] <= number)
 
 
@@ -167,3 +172,76 @@ def _wider() -> Iterator[Passage]:
             yield _passage(
                 f"{opcode} from {register}", result, register, f"{opcode} {{d[0]}}, {{s[0]}};"
             )
+
+
+# -- Division by zero ------------------------------------------------------------------------------
+
+
+def _divisions() -> Iterator[Passage]:
+    """By zero and one."""
+    for op, sign, bits in itertools.product(("div", "rem"), "us", (16, 32, 64)):
+        scalar = f"{sign}{bits}"
+        body = f".reg .b{bits} x; and.b{bits} x, {{s[1]}}, 1; {op}.{scalar} {{d[0]}}, {{s[0]}}, x;"
+        yield _passage(f"{op}.{scalar} by zero or one", scalar, f"{scalar} {scalar}", body)
+
+
+# -- wmma ------------------------------------------------------------------------------------------
+
+ROOM = ".shared .align 32 .b8 room[4096];"
+"""A matrix of up to 256 words for each of the four warps of a threadblock."""
+IN_MEMORY = "matrix.multiply in memory"
+_SHAPES = ((16, 16, 16), (8, 32, 16), (32, 8, 16))
+
+
+def _products() -> Iterator[Passage]:
+    """Of each type in all shapes, and of the first shape with the layouts of A and B the other way
+    round, and with what goes beyond the type.
+    """
+    types = {
+        "f16": (("f32.f32", "f16.f16"), ("f32.f16", "f16.f32")),
+        "bf16": (("f32.bf16.bf16.f32",), ()),
+        "s8": (("s32.s8.s8.s32",), ("s32.s8.s8.s32.satfinite",)),
+        "u8": (("s32.u8.u8.s32",), ("s32.u8.u8.s32.satfinite",)),
+    }
+    for element, (usual, more) in types.items():
+        for shape, each in itertools.product(_SHAPES, usual):
+            yield _product(shape, element, each, "row.col")
+        for each in more:
+            yield _product(_SHAPES[0], element, each, "row.col")
+        yield _product(_SHAPES[0], element, usual[0], "col.row")
+    for layouts in ("row.col", "col.row"):
+        yield _product((16, 16, 8), "tf32", "f32.tf32.tf32.f32", layouts)
+
+
+def _product(shape: tuple[int, int, int], element: str, types: str, layouts: str) -> Passage:
+    (m, n, k), listed = shape, types.removesuffix(".satfinite").split(".")
+    d, c = listed[0], listed[-1]
+    name = f"m{m}n{n}k{k}"
+    bits = int(element.lstrip("bftsu")) if element != "tf32" else 32
+    words = {"a": m * k * bits // 1024, "b": k * n * bits // 1024}
+    words |= {"c": m * n * int(c[1:]) // 1024, "d": m * n * int(d[1:]) // 1024}
+    # Of f16 all fragments of A and B have eight registers, some elements being there twice.
+    registers = words if element != "f16" else {**words, "a": 8, "b": 8}
+    fragments = {x: ", ".join(f"{x}{i}" for i in range(count)) for x, count in registers.items()}
+    lines = [
+        ".reg .b32 at, base; shr.u32 base, t, 5; shl.b32 base, base, 10; mov.u32 at, room;",
+        "add.u32 base, base, at; and.b32 at, t, 31; shl.b32 at, at, 2; add.u32 at, base, at;",
+        f".reg .b32 {', '.join(fragments.values())};",
+    ]
+    places = zip("abc", (element, element, c), (*layouts.split("."), "row"), strict=True)
+    for index, (x, scalar, layout) in enumerate(places):
+        lines += [f"st.shared.b32 [at+{128 * r}], {{each[{index}][{r}]}};" for r in range(words[x])]
+        load = f"wmma.load.{x}.sync.aligned.{layout}.{name}.shared.{scalar}"
+        lines.append(f"bar.warp.sync -1; {load} {{{{{fragments[x]}}}}}, [base]; bar.warp.sync -1;")
+    taken = ", ".join(f"{{{{{fragments[x]}}}}}" for x in "dabc")
+    opcode = f"wmma.mma.sync.aligned.{layouts}.{name}.{types}"
+    store = f"wmma.store.d.sync.aligned.row.{name}.shared.{d}"
+    lines.append(f"{opcode} {taken}; {store} [base], {{{{{fragments['d']}}}}}; bar.warp.sync -1;")
+    lines += [f"ld.shared.b32 {{d[{r}]}}, [at+{128 * r}];" for r in range(words["d"])]
+    lines.append("bar.warp.sync -1;")
+    sources = tuple(
+        Source("b32", words[x], f"product {x} {scalar}", vector=True)
+        for x, scalar in zip("abc", (element, element, c), strict=True)
+    )
+    results = tuple(Source("b32") for _ in range(words["d"]))
+    return Passage(opcode, None, results, sources, IN_MEMORY, (80, ""), " ".join(lines))

@@ -38,7 +38,7 @@ LEFT_OUT = {
     "select.move_vector": "copies registers, each as mov does",
     "warp.registers": "has no result",
     "warp.nothing": "has no result",
-    "wmma": "which lane has which element is not the same on all architectures",
+    "wmma": "which lane has which element differs among architectures: passages.py has products",
     "wgmma": "its operands are in shared memory: products.py has kernels of its own",
 }
 """Modules and binders left out, with the reason."""

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 import numpy as np
 from sim.recordings import approximations, products
 from sim.recordings.fills import Array, inputs, width
-from sim.recordings.passages import passages
+from sim.recordings.passages import IN_MEMORY, ROOM, passages
 from sim.recordings.probes import Probe, Source, probes
 
 from cuevo.arrays import view
@@ -152,7 +152,7 @@ def _text(part: tuple[Probe, ...], arch: str, lanes: int) -> str:
         return _warpgroup_text(part[0], lanes)
     sources = part[0].sources
     names = [[f"i{k}_{r}" for r in range(each.registers)] for k, each in enumerate(sources)]
-    lines = [_START]
+    lines = [_START, ROOM] if part[0].binder == IN_MEMORY else [_START]
     for k, source in enumerate(sources):
         lines += _loads(source, names[k], k, lanes)
     parameter = len(sources)
