@@ -30,8 +30,8 @@ from cuevo.sim.faults import Earlier, Fault
 from cuevo.sim.memory.clocks import Clocks
 from cuevo.sim.memory.lane_order import SEVERAL
 from cuevo.sim.memory.loops import order as loops
-from cuevo.sim.memory.loops.races import RIGHT
-from cuevo.sim.memory.races import Stamps, whole
+from cuevo.sim.memory.loops.races import AT_ONCE, RIGHT
+from cuevo.sim.memory.races import whole, words_of
 from cuevo.sim.memory.reductions import Reductions
 
 _WORD = 4
@@ -85,7 +85,6 @@ class HappensBefore:
         """The lane, or `SEVERAL`, that `_read` is of."""
         self._async_reads = np.zeros(words, np.int16)
         self._unfenced = np.zeros(words, np.bool_)
-        self._stamps = Stamps(words, block_of_warp.size)
         self._reductions = Reductions(words, clocks.lanes_in_cluster)
         self._visits = np.zeros((blocks, clocks.warps_in_cluster), np.int32)
         """Time of each warp's last access to the memory of another block of its cluster."""
@@ -130,8 +129,10 @@ class HappensBefore:
             state, free, new_state, self._writer, self._written, self._read, self._reader,
             self._async_reads, self._unfenced, indices, size // _WORD, whole(mask, indices),
             clocks.known, clocks.own, clocks.time, clocks.told, clocks.of_all_lanes(),
-            *self._stamps.next(),
         )  # fmt: skip
+        if found == AT_ONCE:
+            # What was marked until then is marked again, or is a fault.
+            self._forget(words_of(indices, size, mask))
         return bool(found == RIGHT)
 
     def quick_begin_async_read(
@@ -164,16 +165,15 @@ class HappensBefore:
         self._reader[words[lost], own[lost]] = SEVERAL
 
     def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
-        """The lanes in `mask` write units of `size` bytes at `indices`. A Fault leaves no marks."""
+        """The lanes in `mask` write units of `size` bytes at `indices`; as in `Races`."""
         access = self._of_threads("writes", indices, size, mask)
         self._check_written(access)
         self._check_read(access)
         if access.whole:
             words = access.words
-            before = self._writer[words], self._written[words]
             own = self._mark_written(words, access.warps, access.lanes)
             if (lost := np.not_equal(self._writer[words] // 32, own)).any():
-                self._writer[words], self._written[words] = before
+                self._forget(words)
                 raise self._race(access, lost, "another warp", "writes at once")
         self._unfenced[access.words] = True
 
@@ -342,6 +342,10 @@ class HappensBefore:
         own: AnyArray = self.clocks.own[warps]
         self._writer[words], self._written[words] = 32 * own + lanes, self.clocks.time[warps]
         return own
+
+    def _forget(self, words: AnyArray) -> None:
+        """Nobody is known to have written the words."""
+        self._writer[words], self._written[words] = 0, 0
 
     def _check_written(self, access: _Access, *, atomic: bool = False) -> None:
         """All writes must be known, but those of reductions to what is `atomic`, too."""

@@ -22,24 +22,11 @@ from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.lane_races import LaneRaces
 from cuevo.sim.memory.loops import races as loops
-from cuevo.sim.memory.loops.races import RIGHT
+from cuevo.sim.memory.loops.races import AT_ONCE, RIGHT
 
 _SEVERAL = 255
 _UNITS = (1, 2, 4, 8, 16)
 _WORD = 4
-
-
-class Stamps:
-    """Marks of words that no call shares with an earlier one, so that nobody takes them away."""
-
-    def __init__(self, words: int, warps: int) -> None:
-        self._stamps, self._warps = np.zeros(words, np.int64), warps
-        self._first = 0
-
-    def next(self) -> tuple[AnyArray, int]:
-        """The marks, and the first warp's of a new call."""
-        self._first += self._warps
-        return self._stamps, self._first
 
 
 class Races:
@@ -58,7 +45,6 @@ class Races:
         self._writers = {unit: self._writer.view(unit_dtype(unit)) for unit in _UNITS}
         self._readers = {unit: self._reader.view(unit_dtype(unit)) for unit in _UNITS}
         self._tag_of_warp = (warp_in_block + 1).astype(np.uint8)
-        self._stamps = Stamps(self._writers[_WORD].size, warp_in_block.size)
         self._patterns: dict[int, AnyArray] = {}
 
     def reset(self) -> None:
@@ -113,8 +99,10 @@ class Races:
         found = loop(
             state, free, new_state, self._writers[_WORD], self._readers[_WORD],
             *self._lanes.tags, indices, size // _WORD, whole(mask, indices), self._tag_of_warp,
-            *self._stamps.next(),
         )  # fmt: skip
+        if found == AT_ONCE:
+            # What was marked until then is marked again, or is a fault.
+            self._writers[_WORD][words_of(indices, size, mask)] = 0
         return bool(found == RIGHT)
 
     def read(self, indices: AnyArray, size: int, mask: Mask) -> None:
@@ -142,18 +130,19 @@ class Races:
             self._readers[size][indices[lost]] = several
 
     def write(self, indices: AnyArray, size: int, mask: Mask) -> None:
-        """The lanes in `mask` write units of `size` bytes at `indices`. A Fault leaves no marks."""
+        """The lanes in `mask` write units of `size` bytes at `indices`. After a Fault of several
+        warps at once nobody is known to have written these.
+        """
         own, writers = self._pattern(size), self._writers[size]
         self._check("writes", "wrote", writers, indices, size, own, mask)
         self._check("writes", "read", self._readers[size], indices, size, own, mask)
         there = indices if mask is None else indices[mask]
-        before = writers[there]
         writers[there] = own if mask is None else own[mask]
         try:
             # Two warps that write a unit at once: one of them finds the other's tag.
             self._check("writes", "writes", writers, indices, size, own, mask)
         except Fault:
-            writers[there] = before
+            writers[there] = 0
             raise
         self._lanes.write(indices, size, mask)
 
@@ -224,6 +213,13 @@ def _everywhere(shape: tuple[int, ...]) -> AnyArray:
 def whole(mask: Mask, indices: AnyArray) -> AnyArray:
     """The lanes of a step as flags."""
     return _everywhere(indices.shape) if mask is None else np.ascontiguousarray(mask)
+
+
+def words_of(indices: AnyArray, size: int, mask: Mask) -> AnyArray:
+    """Flat indices of the words of units of whole words."""
+    flat, each = indices.ravel() if mask is None else indices[mask], size // _WORD
+    words: AnyArray = (flat[:, None] * each + np.arange(each)).ravel()
+    return words
 
 
 def _bytes(units: AnyArray) -> AnyArray:

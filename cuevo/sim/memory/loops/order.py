@@ -8,7 +8,7 @@ know of one another.
 
 from typing import Any
 
-from cuevo.sim.memory.loops.races import DOUBTFUL, RIGHT, SEVERAL
+from cuevo.sim.memory.loops.races import AT_ONCE, DOUBTFUL, RIGHT, SEVERAL
 
 
 def read_words(
@@ -70,12 +70,9 @@ def write_words(
     time: Any,
     told: Any,
     least: Any,
-    stamps: Any,
-    stamp: int,
 ) -> int:
     """The lanes in `mask` write words, whose state has no bit outside of `free` and becomes
-    `new_state`. `least`, (warps, warps of the cluster), is up to when a warp knows of all lanes;
-    stamps are as in `races`.
+    `new_state`. `least`, (warps, warps of the cluster), is up to when a warp knows of all lanes.
     """
     lanes, warps = units.shape
     for warp in range(warps):
@@ -96,16 +93,21 @@ def write_words(
                             return DOUBTFUL
                     if reader[word, number] != lane and read[word, number] > told[warp]:
                         return DOUBTFUL
-                    if stamps[word] >= stamp and stamps[word] != stamp + warp:
-                        return DOUBTFUL
-                    stamps[word] = stamp + warp
     for warp in range(warps):
         number = own[warp]
         for lane in range(lanes):
             if mask[lane, warp]:
                 first = units[lane, warp] * words
                 for word in range(first, first + words):
+                    # Nobody knows of what another warp does at this time.
+                    if written[word] > known[warp, writer[word]]:
+                        return AT_ONCE
                     writer[word], written[word] = 32 * number + lane, time[warp]
+    for warp in range(warps):
+        for lane in range(lanes):
+            if mask[lane, warp]:
+                first = units[lane, warp] * words
+                for word in range(first, first + words):
                     unfenced[word], state[word] = True, new_state
     return RIGHT
 

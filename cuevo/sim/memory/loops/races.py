@@ -10,8 +10,8 @@ from typing import Any
 SEVERAL = 255
 BYTES = 0x01010101
 """What makes a word of bytes that are all the same."""
-DOUBTFUL, RIGHT = 0, 1
-"""Nothing was changed; all is marked."""
+DOUBTFUL, RIGHT, AT_ONCE = 0, 1, 2
+"""Nothing was changed; all is marked; two warps write a word at once, and somebody is marked."""
 
 
 def read_words(
@@ -76,12 +76,9 @@ def write_words(
     words: int,
     mask: Any,
     tags: Any,
-    stamps: Any,
-    stamp: int,
 ) -> int:
     """The lanes in `mask` write words, whose state has no bit outside of `free` and becomes
-    `new_state`. `stamps` of words below `stamp` are those of earlier calls: two warps that write a
-    word at once find each other's.
+    `new_state`.
     """
     lanes, warps = units.shape
     for warp in range(warps):
@@ -98,16 +95,20 @@ def write_words(
                         return DOUBTFUL
                     if lane_to != 0 and lane_to != lane + 1:
                         return DOUBTFUL
-                    if stamps[word] >= stamp and stamps[word] != stamp + warp:
-                        return DOUBTFUL
-                    stamps[word] = stamp + warp
     for warp in range(warps):
         own = tags[warp] * BYTES
         for lane in range(lanes):
             if mask[lane, warp]:
                 first = units[lane, warp] * words
                 for word in range(first, first + words):
+                    if writers[word] != 0 and writers[word] != own:
+                        return AT_ONCE
                     writers[word] = own
+    for warp in range(warps):
+        for lane in range(lanes):
+            if mask[lane, warp]:
+                first = units[lane, warp] * words
+                for word in range(first, first + words):
                     lane_writers[word] = lane + 1
                     state[word] = new_state
     return RIGHT
