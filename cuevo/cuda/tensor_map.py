@@ -219,6 +219,44 @@ class TensorMap:
         )
         return body + struct.pack("<I", zlib.crc32(body))
 
+    # The fields that tensormap.replace of PTX changes: where those of all axes begin in the format,
+    # and how many axes have one.
+    _FIELDS = MappingProxyType(
+        {
+            "global_address": (1, 1), "global_dim": (2, 5), "global_stride": (7, 4),
+            "box_dim": (11, 5), "element_stride": (16, 5), "rank": (21, 1), "elemtype": (22, 1),
+            "swizzle_mode": (23, 1), "fill_mode": (25, 1), "interleave_layout": (0, 1),
+        }
+    )  # fmt: skip
+    _TYPES_IN_PTX = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "", "f64", "bf16")
+
+    @classmethod
+    def replaced(cls, encoded: bytes, field: str, value: int, axis: int = 0) -> bytes:
+        """`encoded` for the executor with another value in a field, called and numbered as
+        tensormap.replace of PTX has it. Zeros become a map field by field, which `decode` checks;
+        ValueError for a value that no map has.
+        """
+        place, axes = cls._FIELDS[field]
+        if not 0 <= axis < axes:
+            raise ValueError(f"{field} has axes up to {axes - 1}; got {axis}")
+        kinds: dict[str, tuple[object, ...]] = {
+            "elemtype": tuple(_TYPES.index(each) if each else None for each in cls._TYPES_IN_PTX),
+            "rank": tuple(range(1, _MOST_AXES + 1)),
+            "swizzle_mode": _SWIZZLES,
+            "fill_mode": (0, 1),
+            "interleave_layout": (cls._MAGIC,),
+        }
+        new: object = value
+        if field in kinds:
+            new = kinds[field][value] if 0 <= value < len(kinds[field]) else None
+        numbers = list(cls._FORMAT.unpack(encoded[:-4]))
+        numbers[0], numbers[place + axis] = cls._MAGIC, new
+        try:
+            body = cls._FORMAT.pack(*numbers)
+        except struct.error:
+            raise ValueError(f"no {field} is {value}") from None
+        return body + struct.pack("<I", zlib.crc32(body))
+
     @classmethod
     def decode(cls, encoded: bytes) -> "TensorMap":
         """The map that `encode_for_executor` made these bytes of; ValueError for others."""

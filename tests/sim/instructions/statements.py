@@ -141,8 +141,9 @@ def asked_for(complaints: Iterable[str]) -> tuple[tuple[int, int], tuple[int, st
         if match := re.search(r"requires PTX ISA \.version (\d+)\.(\d+)", each):
             version = max(version, (int(match[1]), int(match[2])))
         elif "not supported on .target" in each:
-            # It does not say which have it. These are of one architecture.
-            target = max(target, ONE_ARCHITECTURE)
+            # It does not say which have it: one architecture alone, or all from sm_90 on.
+            of_all = "cp_fenceproxy" in each or "unidirection proxy fence" in each
+            target = max(target, (90, "") if of_all else ONE_ARCHITECTURE)
         elif match := re.search(r"requires \.target sm_(\d+)(a?)", each):
             target = max(target, (int(match[1]), match[2]))
         else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sim.compiled.from_python.texts import NUMBA, Launch, launches, stored
+from sim.compiled.running import aligned
 from sim.conftest import Buffer
 
 from cuevo.cuda.tensor_map import TensorMap
@@ -32,6 +33,8 @@ class Run:
     """Arrays that are written, and what must be in them then."""
     tolerance: float
     """The largest difference."""
+    scratch: Array | None = None
+    """Memory that the kernel has for itself."""
 
     def load(self, executor: SimExecutor) -> LoadedKernel:
         return executor.load_text(self.launched.entry, self.text)
@@ -39,6 +42,8 @@ class Run:
     def launch(self, kernel: LoadedKernel) -> None:
         buffers = [Buffer(each, True) for each in self.given]
         buffers += [Buffer(each) for each, _ in self.results]
+        if self.scratch is not None and self.scratch.size:
+            buffers.append(Buffer(self.scratch))
         kernel.launch(self.grid, self.block, self.launched.shared, self.parameters, buffers=buffers)
 
     def difference(self) -> float:
@@ -101,8 +106,10 @@ def run_of(
     launched = launches()[name]
     in_numba = kernel in NUMBA
     fields = [field for each in arguments for field in _fields(each, in_numba)]
+    columns, rows = [*(grid if isinstance(grid, tuple) else (grid,)), 1][:2]
+    scratch = aligned(np.zeros(launched.scratch * columns * rows, "u1"))
     if not in_numba:
-        fields += [np.uint64(0)] * 2  # no scratch memory
+        fields += [np.uint64(scratch.ctypes.data if scratch.size else 0), np.uint64(0)]
     arrays = [each.array if isinstance(each, Descriptor) else each for each in arguments]
     written = [place for place, _ in expected]
     given = [
@@ -111,9 +118,8 @@ def run_of(
         if isinstance(each, np.ndarray) and place not in written
     ]
     results = tuple((arrays[place], np.asarray(values)) for place, values in expected)
-    columns, rows = [*(grid if isinstance(grid, tuple) else (grid,)), 1][:2]
     x, y = [*(block or (launched.threads,)), 1][:2]
     return Run(
         name, arch, stored()[name], launched, (columns, rows, 1), (x, y, 1), packed(fields),
-        (*given, *behind), results, tolerance,
+        (*given, *behind), results, tolerance, scratch,
     )  # fmt: skip

@@ -173,7 +173,7 @@ def products(arch: str, m: int, n: int, k: int) -> list[Run]:
     product = a.astype("f8") @ b.astype("f8")
     sizes, programs = [*np.array([m, n, k], "i4")], np.int32(3)
     tiles = -(-m // 64) * -(-n // 64)
-    outs = [_empty(m, n, dtype="f2") for _ in range(4)]
+    outs = [_empty(m, n, dtype="f2") for _ in range(5)]
     leaky = np.where(product >= 0, product, 0.01 * product)
     made = [
         run_of(
@@ -186,11 +186,17 @@ def products(arch: str, m: int, n: int, k: int) -> list[Run]:
     ]  # fmt: skip
     if arch == "sm_90a":
         given = [Descriptor(a, (64, 32)), Descriptor(b, (32, 64))]
-        for kind, out in zip(("descriptors", "specialized"), outs[2:], strict=True):
+        for kind, out in zip(("descriptors", "specialized"), outs[2:4], strict=True):
             arguments = [*given, Descriptor(out, (64, 64)), *sizes, programs]
             made += [
                 run_of(f"multiply_{kind}.{arch}", arguments, [(2, product)], grid=3, tolerance=2e-3)
             ]
+        made.append(
+            run_of(
+                f"multiply_made_descriptors.{arch}", [a, b, outs[4], *sizes, programs],
+                [(2, product)], grid=3, tolerance=2e-3,
+            )
+        )  # fmt: skip
     return made
 
 

@@ -106,6 +106,25 @@ def multiply_specialized(
 
 
 @triton.jit
+def multiply_made_descriptors(
+    a, b, out, m, n, k, programs,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """The same of tensor descriptors that each threadblock makes for itself."""
+    of_a = tl.make_tensor_descriptor(a, [m, k], [k, 1], [M, K])
+    of_b = tl.make_tensor_descriptor(b, [k, n], [n, 1], [K, N])
+    of_out = tl.make_tensor_descriptor(out, [m, n], [n, 1], [M, N])
+    tiles_n = tl.cdiv(n, N)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(m, M) * tiles_n, programs, flatten=True):
+        row, column = tile // tiles_n, tile % tiles_n
+        total = tl.zeros([M, N], tl.float32)
+        for step in range(tl.cdiv(k, K)):
+            left = of_a.load([row * M, step * K])
+            total = tl.dot(left, of_b.load([step * K, column * N]), total)
+        of_out.store([row * M, column * N], total.to(tl.float16))
+
+
+@triton.jit
 def multiply_many(
     of_a, of_b, of_out, sizes, count, programs,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
