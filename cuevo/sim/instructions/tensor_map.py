@@ -16,6 +16,9 @@ from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.tensor_tiles import UNIT
 from cuevo.sim.text.types import TYPES
 
+_AXES = 5
+_CONSTANTS = {"elemtype": 13, "swizzle_mode": 4, "fill_mode": 2, "interleave_layout": 3}
+"""Fields whose values are constants, so many."""
 _UNITS = range(BYTES // UNIT)
 Load = Callable[[AnyArray, AnyArray, int], AnyArray]
 """Units at places, for marked lanes, so many units behind."""
@@ -28,6 +31,8 @@ def replace(b: Binder, m: Modifiers) -> Step:
     shared = m["space"] != "global"
     places = _shared(b, m, 0) if shared else _global(b, 0)
     axis = b.constant(b.operand(1)) if b.operands == 3 else 0
+    if b.operands == 3 or field in _CONSTANTS:
+        b.within(1, range(_CONSTANTS.get(field, _AXES)))
     given = b.whole(b.operand(b.operands - 1), scalar)
 
     def step(mask: Mask) -> None:

@@ -61,7 +61,8 @@ def test_a_map_is_changed_where_it_is(run_kernel: Any) -> None:
     ("body", "message"),
     [
         (f"{REPLACE}.elemtype.global.b1024.b32 [map], 8;", "no tensor map: no elemtype is 8"),
-        (f"{REPLACE}.box_dim.global.b1024.b32 [map], 5, 8;", "box_dim has axes up to 4; got 5"),
+        (f"{REPLACE}.global_stride.global.b1024.b64 [map], 4, 8;", "has axes up to 3; got 4"),
+        (f"{REPLACE}.interleave_layout.global.b1024.b32 [map], 1;", "no interleave_layout is 1"),
         (f"{REPLACE}.rank.global.b1024.b32 [map+64], 0;", "outside of every buffer"),
         (f"{REPLACE}.rank.global.b1024.b32 [map+16], 0;", "at a multiple of 64 bytes"),
         (f"{REPLACE}.rank.shared::cta.b1024.b32 [base], 0;", "where nothing was written"),

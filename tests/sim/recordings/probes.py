@@ -22,6 +22,7 @@ LEFT_OUT = {
     "copy_async": "moves memory",
     "copy_bulk": "moves memory",
     "copy_tensor": "moves memory",
+    "tensor_map": "changes memory",
     "cluster": "addresses are those of one launch",
     "mbarrier": "the order of threads",
     "control": "the flow of control",
