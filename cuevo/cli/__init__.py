@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import check, demo, doctor, kernels, layout, plan
+from cuevo.cli import assemble, check, demo, doctor, kernels, layout, plan
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -24,6 +24,8 @@ examples:
                                   the same of any PTX file, launched as one says
   cuevo plan gemm --problem 4096,4096,4096
                                   what a call launches, in which configuration
+  cuevo assemble gemm --problem 4096,4096,4096
+                                  the kernel that a call launches, as that call configures it
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -50,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, check, plan, layout, doctor):
+    for command in (demo, kernels, assemble, check, plan, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from cuevo.cli.kernels import (
     kernel_module,
     lowest_architecture,
 )
+from cuevo.cli.problem import DEFAULT_ARCH, is_problem, launches_of_problem
 from cuevo.cli.usage import (
     EXIT_FAILED,
     EXIT_OK,
@@ -40,11 +42,14 @@ examples:
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
   cuevo check gemm_sm80 --trace gemm_sm80.ptx:52 --watch 'a[3,0]' --watch shared:64:16 --thread 5
+  cuevo check attention_backward --problem 1,128,8,300,32 --pair f32 --arch sm_80
   cuevo check my/softmax.ptx --grid 64 --threads 128 --args 'f32[64,1000]' 'f32[64,1000]=0' 1000
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
-out instructions, there are others. The kernel of a file is launched once, with the grid, threads
-and arguments that are given, and its results are compared with nothing.
+out instructions, there are others. With --problem the kernels and their configurations are those
+that a call of that problem launches; the numbers come from small problems all the same, and --json
+gives a list of objects, one for each kernel. The kernel of a file is launched once, with the grid,
+threads and arguments that are given, and its results are compared with nothing.
 
 Errors are what a GPU would not forgive, or would only by chance, and results that differ from
 float64. Warnings are of time lost, of guards that never held, and of instructions that never ran.
@@ -123,7 +128,7 @@ def _triple(text: str) -> tuple[int, ...]:
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    from cuevo.check import BUDGET, check_kernel
+    from cuevo.check import BUDGET
     from cuevo.sim import Trace
 
     given = {"instructions": arguments.most_instructions, "seconds": arguments.most_seconds}
@@ -137,18 +142,36 @@ def run_check(arguments: argparse.Namespace) -> int:
             arguments.thread,
             write=lambda line: print(line, file=sys.stderr),
         )
-    if is_file(arguments):
-        report = _check_file(arguments, budget, trace)
+    reports = []
+    for report in _reports(arguments, budget, trace):
+        reports.append(report)
+        if not arguments.json:
+            _show(report, arguments.lines)
+    if arguments.json:
+        listed = [_as_json(report) for report in reports]
+        print_json(listed if is_problem(arguments) else listed[0])
+    return EXIT_OK if all(report.ok for report in reports) else EXIT_FAILED
+
+
+def _reports(
+    arguments: argparse.Namespace, budget: Budget, trace: Trace | None
+) -> Iterator[Report]:
+    from cuevo.check import check_kernel
+    from cuevo.kernels import registry
+
+    if is_problem(arguments):
+        arch = arguments.arch or DEFAULT_ARCH
+        for launch in launches_of_problem(arguments, arch):
+            module: Any = registry()[launch.kernel.kernel.name]
+            runs_on = getattr(module, "ARCH", arch)
+            yield check_kernel(module, launch.config, runs_on, arguments.seed, budget, trace)
+    elif is_file(arguments):
+        yield _check_file(arguments, budget, trace)
     else:
         module = kernel_module(arguments.kernel)
         arch = arguments.arch or lowest_architecture(module)
         config = configure_kernel(module, arguments.settings, [arch])
-        report = check_kernel(module, config, arch, arguments.seed, budget, trace)
-    if arguments.json:
-        print_json(_as_json(report))
-    else:
-        _show(report, arguments.lines)
-    return EXIT_OK if report.ok else EXIT_FAILED
+        yield check_kernel(module, config, arch, arguments.seed, budget, trace)
 
 
 def _check_file(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Report:

@@ -1,22 +1,21 @@
-"""`cuevo kernels`, `cuevo render`, `cuevo assemble`: the kernels as text and as machine code."""
+"""`cuevo kernels`, `cuevo render`: the kernels and their texts."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.files import (
-    add_block_options,
-    add_file_options,
-    is_file,
-    read_file,
-    threads_of,
+from cuevo.cli.files import add_file_options, is_file, read_file
+from cuevo.cli.problem import (
+    DEFAULT_ARCH,
+    add_launch_number,
+    add_problem_options,
+    is_problem,
+    launches_of_problem,
 )
 from cuevo.cli.settings import configuration, describe_fields, split_settings
 from cuevo.cli.usage import (
@@ -32,7 +31,6 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from cuevo.toolchain.assembler import Cubin
     from cuevo.toolchain.lineinfo import LocatedText
     from cuevo.toolchain.template import RenderedKernel
 
@@ -54,24 +52,12 @@ examples:
   cuevo render evoformer_forward_sm80 --set head_dim=32
   cuevo render evoformer_forward_sm80 --set head_dim=32 --set stages=4 --output forward.ptx
   cuevo render evoformer_forward_sm80 --set head_dim=32 --origin | less
+  cuevo render gemm --problem 4096,4096,4096 --arch sm_80
   cuevo render my/softmax.ptx --set columns=1000 --directory my/macros
 
 The text is what the CPU executor gets. With --loc it has the line information that the assembler
 gets besides, .loc and .file directives; with --origin every line is preceded by the file and line
 under ptx/ that it was written in.
-"""
-
-_ASSEMBLE_DETAILS = """\
-examples:
-  cuevo assemble evoformer_forward_sm80 --set head_dim=32
-  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --arch sm_80 --arch sm_90
-  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --output forward.cubin
-  cuevo assemble evoformer_forward_sm80 --set head_dim=32 --json | jq '.[].registers'
-  cuevo assemble my/softmax.ptx --arch sm_90 --threads 256
-
-Needs neither a GPU nor a driver. Spills are counted in bytes; a kernel worth shipping has none.
-Resident blocks are those that a multiprocessor holds at a time, and "limited by" what keeps it from
-holding more.
 """
 
 
@@ -101,33 +87,12 @@ def add_commands(subparsers: Subparsers) -> None:
     )
     render.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead")
 
-    assemble = add_command(
-        subparsers,
-        "assemble",
-        "Assemble a kernel and report the resources that it takes.",
-        _ASSEMBLE_DETAILS,
-        run_assemble,
-    )
-    add_kernel_options(assemble)
-    assemble.add_argument(
-        "--arch",
-        action="append",
-        type=architecture_name,
-        metavar="SM",
-        help="sm_80, sm_90, ... (default: the lowest that kernel and assembler know);"
-        " may be given several times",
-    )
-    add_block_options(assemble)
-    assemble.add_argument("--output", type=Path, metavar="FILE", help="write the cubin to FILE")
-    assemble.add_argument(
-        "--no-cache", action="store_true", help="assemble even what the cache has"
-    )
-    add_json_option(assemble)
-
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kernel", metavar="KERNEL", help="a name that `cuevo kernels` lists, or a PTX file"
+        "kernel",
+        metavar="KERNEL",
+        help="a name that `cuevo kernels` lists, or a PTX file; with --problem an operation, too",
     )
     parser.add_argument(
         "--set",
@@ -137,6 +102,8 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=_SET_HELP,
     )
+    add_problem_options(parser)
+    add_launch_number(parser)
     add_file_options(parser)
 
 
@@ -232,7 +199,10 @@ def lowest_architecture(module: Any, least: int = 0) -> str:
 
 
 def run_render(arguments: argparse.Namespace) -> int:
-    if is_file(arguments):
+    if is_problem(arguments):
+        rendered = _only_launch(arguments)
+        print(rendered.describe(), file=sys.stderr)
+    elif is_file(arguments):
         if arguments.arch:
             raise UsageError("--arch is for a kernel by its name; a file has its .target.")
         rendered = read_file(arguments)
@@ -249,6 +219,18 @@ def run_render(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _only_launch(arguments: argparse.Namespace) -> RenderedKernel:
+    kernels = [
+        launch.kernel.kernel
+        for launch in launches_of_problem(arguments, arguments.arch or DEFAULT_ARCH)
+    ]
+    if len(kernels) > 1:
+        listed = "\n".join(f"  {n}: {kernel.describe()}" for n, kernel in enumerate(kernels, 1))
+        raise UsageError(f"there are several kernels: give --launch N.\n{listed}")
+    only: RenderedKernel = kernels[0]
+    return only
+
+
 def with_origins(rendered: RenderedKernel | LocatedText) -> str:
     """The kernel's text, every line preceded by the place in ptx/ that it comes from."""
     lines = rendered.text.splitlines()
@@ -259,74 +241,3 @@ def with_origins(rendered: RenderedKernel | LocatedText) -> str:
     width = max(map(len, places), default=0)
     pairs = zip(places, lines, strict=True)
     return "".join(f"{place:<{width}}  {line}".rstrip() + "\n" for place, line in pairs)
-
-
-def run_assemble(arguments: argparse.Namespace) -> int:
-    from cuevo.architectures import architecture
-    from cuevo.toolchain.assembler import LOWEST_ARCH, assemble
-
-    if arguments.output and len(arguments.arch or ()) > 1:
-        raise UsageError("--output takes one cubin: give --arch once.")
-    if is_file(arguments):
-        from cuevo.executors.own.kernel import native_architecture
-
-        rendered = read_file(arguments)
-        own = architecture(native_architecture(rendered.text))
-        default = own.name if own.number >= LOWEST_ARCH else f"sm_{LOWEST_ARCH}"
-        stated, shared = threads_of(arguments, rendered), arguments.shared or 0
-        threads = math.prod(stated) if stated else 0
-        architectures = list(dict.fromkeys(arguments.arch or [default]))
-    else:
-        module = kernel_module(arguments.kernel)
-        default = lowest_architecture(module, LOWEST_ARCH)
-        architectures = list(dict.fromkeys(arguments.arch or [default]))
-        config, rendered = render_kernel(module, arguments.settings, architectures)
-        threads, shared = config.threads, config.shared_bytes
-    options: dict[str, Any] = {"cache": None} if arguments.no_cache else {}
-    cubins = [assemble(rendered, arch, **options) for arch in architectures]
-    if arguments.output:
-        arguments.output.write_bytes(cubins[0].code)
-    reports = [
-        {
-            "kernel": rendered.describe(),
-            "arch": cubin.arch,
-            "threads": threads or None,
-            "dynamic_shared": shared,
-            **dataclasses.asdict(cubin.resources),
-            **occupancy(cubin, threads, shared),
-            "cubin_bytes": len(cubin.code),
-            "assembler": cubin.assembler,
-        }
-        for cubin in cubins
-    ]
-    if arguments.json:
-        print_json(reports)
-        return EXIT_OK
-    print(rendered.describe())
-    shown = table("resource", *(cubin.arch for cubin in cubins))
-    for column in shown.columns[1:]:
-        column.justify = "right"
-    for key in reports[0]:
-        if key not in ("kernel", "arch"):
-            shown.add_row(key.replace("_", " "), *(str(report[key]) for report in reports))
-    print_table(shown)
-    return EXIT_OK
-
-
-def occupancy(cubin: Cubin | None, threads: int, shared_bytes: int) -> dict[str, Any]:
-    """What a multiprocessor holds at a time, for a report; None for what is not known without
-    `threads` or a `cubin`.
-    """
-    from cuevo.architectures import architecture
-
-    if not threads or cubin is None:
-        unknown_for = None if threads else "give --threads"
-        return {"resident_blocks": None, "resident_warps": None, "limited_by": unknown_for}
-    taken = cubin.resources
-    shared = shared_bytes + taken.static_shared
-    held = architecture(cubin.arch).occupancy(threads, taken.registers, shared)
-    return {
-        "resident_blocks": held.blocks,
-        "resident_warps": f"{held.warps} of {held.most_warps}",
-        "limited_by": held.limit,
-    }

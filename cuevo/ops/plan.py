@@ -81,6 +81,7 @@ class Launch:
         """
         check_grid(grid)
         self.kernel = kernel
+        self.config = config
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
         self._pick = itemgetter(*slots)
         self._pack = addresses.pack

@@ -91,7 +91,7 @@ def test_a_trace(capsys):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["gemm"], 2, "there is no kernel 'gemm'"),
+        (["gem"], 2, "there is no kernel 'gem'"),
         (["gemm_sm80", "--set", "stage=3"], 2, "stage"),
         (["gemm_sm80", "--set", "stages=9"], 1, "cannot run on sm_80"),
         (["gemm_sm80", "--arch", "sm_75"], 1, "this is sm_75"),

@@ -1,12 +1,14 @@
 """cuevo plan: the launches that it tells of are those of a call."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cuevo
+from cuevo.check import Report
 from cuevo.cli import main
 from cuevo.kernels import registry
 from cuevo.sim import SimExecutor
@@ -129,6 +131,87 @@ def test_settings_differ_from_what_is_chosen(capsys: pytest.CaptureFixture[str])
     assert launch["config"]["block_keys"] == 64
     assert main(["plan", *words, "--set", "block_queries=63"]) == 1
     assert "cannot run: " in capsys.readouterr().err
+
+
+BACKWARD = ["--problem", "1,3,2,40,16", "--dtype", "f16", "--pair", "f32", "--arch", "sm_80"]
+
+
+def configured(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, Any]]:
+    """Kernels and configurations of the launches of a call, each instance once."""
+    report = planned(capsys, "attention_backward", *BACKWARD)
+    found = []
+    for launch in report["launches"]:
+        config = registry()[launch["kernel"]].Config(**launch["config"])
+        if (launch["kernel"], config) not in found:
+            found.append((launch["kernel"], config))
+    return found
+
+
+@pytest.mark.unit
+def test_the_kernels_of_a_problem_are_assembled_and_rendered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = configured(capsys)
+    texts = [render(name, registry()[name].values(config)) for name, config in wanted]
+    sides = [text for text in texts if text.name == "evoformer_backward_sm80"]
+    assert len(texts) > len(sides) == 2
+    assert main(["assemble", "attention_backward", *BACKWARD, "--json"]) == 0
+    reports = json.loads(capsys.readouterr().out)
+    assert [x["kernel"] for x in reports] == [text.describe() for text in texts]
+    threads = [(x["threads"], x["dynamic_shared"]) for x in reports]
+    assert threads == [(config.threads, config.shared_bytes) for _, config in wanted]
+    named = ["evoformer_backward_sm80", *BACKWARD]
+    assert main(["assemble", *named]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [x for x in printed if not x.startswith("|")] == [x.describe() for x in sides]
+    assert main(["render", *named, "--launch", "2"]) == 0
+    assert capsys.readouterr() == (sides[1].text, f"{sides[1].describe()}\n")
+    output = ["--launch", "1", "--output", str(tmp_path / "cubin")]
+    assert main(["assemble", *named, *output]) == 0
+    assert (tmp_path / "cubin").read_bytes() == assemble(sides[0], "sm_80").code
+
+
+@pytest.mark.unit
+def test_the_kernels_of_a_problem_are_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = configured(capsys)
+    checked = []
+
+    def check(module: Any, config: Any, arch: str, *_: Any) -> Report:
+        checked.append((module.NAME, config))
+        return Report(module.NAME, arch, (), {}, None)
+
+    monkeypatch.setattr("cuevo.check.check_kernel", check)
+    assert main(["check", "attention_backward", *BACKWARD, "--json"]) == 0
+    assert [x["kernel"] for x in json.loads(capsys.readouterr().out)] == [x for x, _ in wanted]
+    assert checked == wanted
+    assert main(["check", "gemm", "--problem", "8192,8192,8192"]) == 0
+    assert capsys.readouterr().out == "gemm_sm90a as sm_90a runs it\nnothing was found\n"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("render gemm", "gemm is an operation: give --problem M,N,K or BATCH,M,N,K."),
+        ("render gem --problem 8,8,8", "there is no operation or kernel 'gem'. Did you mean gemm?"),
+        ("render gemm_sm80 --pair f32", "--pair is for a problem: give --problem."),
+        ("render gemm_sm75 --problem 8,8,64", "that problem launches gemm_sm80 on sm_90."),
+        ("assemble gemm --problem 0,8,64", "gemm: that problem launches nothing on sm_90."),
+        ("render gemm --problem 8,8,64 --launch 2", "--launch: there are 1 to choose from; got 2."),
+        ("check examples/x.ptx --problem 8,8,64", "--problem is for cuevo's operations"),
+        (
+            "render attention_backward --problem 1,3,2,40,16",
+            "give --launch N.\n  1: attention_delta",
+        ),
+    ],
+)
+def test_what_is_no_kernel_of_a_problem(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.unit
