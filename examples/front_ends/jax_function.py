@@ -3,6 +3,7 @@
 python examples/front_ends/jax_function.py        on the GPU if there is one, else the CPU executor
 """
 
+import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -105,4 +106,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
     main()

@@ -4,7 +4,7 @@ python examples/front_ends/numpy_arrays.py              on the GPU if there is o
 python examples/front_ends/numpy_arrays.py sim:sm_90    on the CPU executor
 """
 
-import sys
+import argparse
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +13,11 @@ import numpy as np
 import cuevo
 from cuevo import reference
 
-DEVICE = sys.argv[1] if len(sys.argv) > 1 else None
+PARSER = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+PARSER.add_argument("device", nargs="?", help="sim, sim:sm_90, cuda or cuda:0")
+DEVICE = PARSER.parse_args().device
 BATCH, ROWS, LENGTH, HEADS, HEAD_DIM = 1, 3, 45, 2, 16  # any length, any head dim divisible by 8
 RNG = np.random.default_rng(0)
 

@@ -3,6 +3,7 @@
 python examples/front_ends/torch_module.py        on the GPU if there is one, else the CPU executor
 """
 
+import argparse
 from collections.abc import Callable
 
 import torch
@@ -107,6 +108,8 @@ def train() -> None:
 
 
 if __name__ == "__main__":
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
     torch.manual_seed(0)
     check(ending=False)
     check(ending=True)

@@ -4,7 +4,7 @@ python examples/row_softmax/run.py              on the GPU if there is one, else
 python examples/row_softmax/run.py sim:sm_90    where one likes
 """
 
-import sys
+import argparse
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,16 @@ def row_softmax(a: Any, b: Any, bias: Any, device: str | None = None) -> Any:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("device", nargs="?", help="sim, sim:sm_90, cuda or cuda:0")
+    device = parser.parse_args().device
     rng = np.random.default_rng(0)
     a = rng.standard_normal((200, 96)).astype(np.float16)
     b = rng.standard_normal((96, 100)).astype(np.float16)
     bias = rng.standard_normal(100).astype(np.float32)
-    y = row_softmax(a, b, bias, sys.argv[1] if len(sys.argv) > 1 else None)
+    y = row_softmax(a, b, bias, device)
     scores = a.astype(np.float64) @ b.astype(np.float64) + bias
     expected = np.exp(scores - scores.max(axis=1, keepdims=True))
     expected /= expected.sum(axis=1, keepdims=True)
