@@ -19,6 +19,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
+    from cuevo.architectures import Architecture
     from cuevo.ops.plan import Launch
 
 _DETAILS = """\
@@ -27,10 +28,13 @@ examples:
   cuevo plan attention --problem 1,128,8,256,300,32 --set block_queries=64
   cuevo plan attention_backward --problem 1,128,8,256,32 --pair f32 --json | jq '.launches[].kernel'
   cuevo plan gemm --problem 4096,4096,4096 --dtype f16
+  cuevo plan attention --problem 1,128,8,256,128 --arch sm_86 --rejected
 
 A problem of attention is B,N,H,L,D or B,N,H,Lq,Lk,D; one of gemm M,N,K or BATCH,M,N,K. The arrays
 are contiguous. The launches are those of a call on such arrays on a device of the architecture, in
-their order: the same checks, choice, packing and spill fallbacks. Nothing is launched.
+their order: the same checks, choice, packing and spill fallbacks. Nothing is launched. With
+--rejected there is besides, for every variant, how many configurations are to choose from, and what
+the others are rejected for, each with what it has other than the rest.
 """
 
 _COLUMNS = {
@@ -63,6 +67,7 @@ def add_commands(subparsers: Subparsers) -> None:
         metavar="NAME=VALUE",
         help="a field of the configuration that is to differ from the one chosen; may be repeated",
     )
+    add("--rejected", action="store_true", help="tell of candidates that cannot run, and why")
     add_json_option(parser)
 
 
@@ -77,9 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     above: dict[str, list[str]] = {}
     for variants, problem in call.choices if launches and not arguments.settings else ():
         above |= passed_over(variants, problem, arch)
+    candidates = [
+        _candidates(variant, problem, arch)
+        for variants, problem in (call.choices if launches and arguments.rejected else ())
+        for variant in variants
+    ]
     if arguments.json:
         report = {"arch": arguments.arch, "workspace_bytes": plan.workspace_bytes}
-        print_json({**report, "launches": launches, "passed_over": above})
+        report |= {"launches": launches, "passed_over": above}
+        print_json({**report, "candidates": candidates} if arguments.rejected else report)
         return EXIT_OK
     if not launches:
         print("the problem is empty: nothing is launched")
@@ -95,7 +106,31 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{each['kernel']}: {' '.join(f'{k}={v}' for k, v in each['config'].items())}")
     for name, reasons in above.items():
         print(f"not {name}: {'; '.join(reasons)}")
+    for of_variant in candidates:
+        side = f" ({of_variant['side']})" if "side" in of_variant else ""
+        print(f"{of_variant['kernel']}{side}: {of_variant['able']} of {of_variant['of']} can run")
+        for reason, configs in of_variant["rejected"].items():
+            print(f"  {len(configs)} cannot: {reason}")
+            for config in configs if len(configs) < of_variant["of"] else ():
+                print(f"    {' '.join(f'{name}={value}' for name, value in config.items())}")
     return EXIT_OK
+
+
+def _candidates(variant: Any, problem: Any, arch: Architecture) -> dict[str, Any]:
+    """What a variant has to choose from, for a report; of configurations what they differ in."""
+    from cuevo.ops.dispatch import rejections
+
+    able, rejected = rejections(variant, problem, arch)
+    offered = [*dict.fromkeys([*able, *(config for each in rejected.values() for config in each)])]
+    names = vars(offered[0]) if offered else ()
+    differing = [name for name in names if len({vars(x)[name] for x in offered}) > 1]
+    told = {
+        reason: [{name: vars(config)[name] for name in differing} for config in configs]
+        for reason, configs in rejected.items()
+    }
+    side = {"side": problem.side} if hasattr(problem, "side") else {}
+    counts = {"able": len(able), "of": len(offered)}
+    return {"kernel": variant.NAME, **side, **counts, "rejected": told}
 
 
 def _report(launch: Launch) -> dict[str, Any]:

@@ -18,7 +18,16 @@ from cuevo.executors import Executor, LoadedKernel, architecture_of
 from cuevo.ops.plan import KernelConfig
 from cuevo.toolchain.template import render
 
-__all__ = ["ENVIRONMENT", "KernelVariant", "choose", "configure", "dispatch", "load", "passed_over"]
+__all__ = [
+    "ENVIRONMENT",
+    "KernelVariant",
+    "choose",
+    "configure",
+    "dispatch",
+    "load",
+    "passed_over",
+    "rejections",
+]
 
 ENVIRONMENT = "CUEVO_VARIANT"
 
@@ -148,10 +157,24 @@ def _serves(each: KernelVariant[Any, Any], problem: object, arch: Architecture) 
 
 def _violations(each: KernelVariant[Any, Any], problem: object, arch: Architecture) -> list[str]:
     """Why no candidate of a variant serves the problem, each reason once."""
-    reasons: dict[str, None] = {}
-    for config, _ in each.candidates(problem):
-        reasons |= dict.fromkeys(each.violations(config, arch, problem))
-    return list(reasons)
+    return list(rejections(each, problem, arch)[1])
+
+
+def rejections(
+    variant: KernelVariant[P, C], problem: P, arch: Architecture
+) -> tuple[list[C], dict[str, list[C]]]:
+    """The candidates of a variant that can run, and by reason those that cannot: each of these at
+    all of its reasons.
+    """
+    able: list[C] = []
+    rejected: dict[str, list[C]] = {}
+    for config in dict.fromkeys(config for config, _ in variant.candidates(problem)):
+        reasons = variant.violations(config, arch, problem)
+        if not reasons:
+            able.append(config)
+        for reason in reasons:
+            rejected.setdefault(reason, []).append(config)
+    return able, rejected
 
 
 def configure(

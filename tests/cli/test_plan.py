@@ -133,6 +133,30 @@ def test_settings_differ_from_what_is_chosen(capsys: pytest.CaptureFixture[str])
     assert "cannot run: " in capsys.readouterr().err
 
 
+@pytest.mark.unit
+def test_candidates_that_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["attention", "--problem", "1,8,2,64,128", "--pair", "f32", "--arch", "sm_86"]
+    report = planned(capsys, *words, "--rejected")
+    assert "candidates" not in planned(capsys, *words)
+    by_kernel = {each["kernel"]: each for each in report["candidates"]}
+    hopper, ampere = by_kernel["evoformer_forward_sm90a"], by_kernel["evoformer_forward_sm80"]
+    assert hopper["able"] == 0
+    assert len(hopper["rejected"]["wgmma needs sm_90a; this is sm_86"]) == hopper["of"] > 0
+    rejected = [config for configs in ampere["rejected"].values() for config in configs]
+    assert all(" bytes of shared memory; a block of sm_86 has " in x for x in ampere["rejected"])
+    assert 0 < ampere["able"] == ampere["of"] - len(rejected) < ampere["of"]
+    chosen = report["launches"][0]["config"]
+    assert all({**chosen, **config} != chosen for config in rejected)
+    assert main(["plan", *words, "--rejected"]) == 0
+    printed = capsys.readouterr().out
+    assert f"evoformer_forward_sm80: {ampere['able']} of {ampere['of']} can run\n" in printed
+    for reason, configs in ampere["rejected"].items():
+        first = " ".join(f"{name}={value}" for name, value in configs[0].items())
+        assert f"  {len(configs)} cannot: {reason}\n    {first}\n" in printed
+    backward = planned(capsys, "attention_backward", *SMALL, "--rejected")["candidates"]
+    assert {each["side"] for each in backward} == {"keys", "queries"}
+
+
 BACKWARD = ["--problem", "1,3,2,40,16", "--dtype", "f16", "--pair", "f32", "--arch", "sm_80"]
 
 
