@@ -43,7 +43,7 @@ def create_policy(b: Binder, m: Modifiers) -> Step:
 def create_range(b: Binder, m: Modifiers) -> Step:
     """A policy for a range of addresses: ``[begin], primary bytes, all bytes``."""
     policy = b.destination(b.operand(0), TYPES["u64"])
-    access.wide_address(b, 1)
+    access.wide_address(b, 1, ".global" if ".global" in b.instruction.opcode else "")
     for operand in (b.operand(2), b.operand(3)):
         _no_sum(b, operand)
     first, whole = (b.whole(b.operand(i), TYPES["u32"]) for i in (2, 3))

@@ -32,6 +32,7 @@ def replace(b: Binder, m: Modifiers) -> Step:
     places = _shared(b, m, 0) if shared else _global(b, 0)
     axis = b.constant(b.operand(1)) if b.operands == 3 else 0
     if b.operands == 3 or field in _CONSTANTS:
+        b.constant(b.operand(1))
         b.within(1, range(_CONSTANTS.get(field, _AXES)))
     given = b.whole(b.operand(b.operands - 1), scalar)
 
