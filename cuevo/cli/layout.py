@@ -33,7 +33,8 @@ examples:
   cuevo layout ldmatrix.trans --json | jq '.cells[] | select(.lane == 5)'
 
 Capitals in a listed name stand for numbers. In the grid of a fragment, 05:r1h is the high half of
-register 1 of lane 5. Files are drawn by matplotlib: pip install "cuevo[draw]".
+register 1 of lane 5, and rules are between quadrants of 8 x 8. Files are drawn by
+matplotlib: pip install "cuevo[draw]".
 """
 
 

@@ -31,6 +31,18 @@ class Cell:
     """The label's numbers by name."""
 
 
+QUADRANT = 8
+"""Rows, and columns, of a quadrant of a fragment: what ldmatrix moves, and m16n8 is made of."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What cells of some colours have in common."""
+
+    text: str
+    colours: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Picture:
     """A grid with a ruler for its rows and one for its columns; not every place has a cell."""
@@ -44,6 +56,14 @@ class Picture:
     columns: tuple[str, ...]
     """The ruler above the columns."""
     cells: tuple[Cell, ...]
+    key: tuple[Key, ...] = ()
+    """The colours, where the captions alone do not tell them."""
+    quadrant: int = 0
+    """Rows, and columns, from one rule across the grid to the next; 0: there are none."""
+
+    def ends_quadrant(self, place: int, extent: int) -> bool:
+        """Whether there is a rule behind the row or column `place` of `extent`."""
+        return bool(self.quadrant) and place + 1 < extent and (place + 1) % self.quadrant == 0
 
     def lines(self, width: int) -> Iterator[list[Run]]:
         """Lines of at most `width` characters: the legends, then the grid, in parts if need be."""
@@ -52,21 +72,34 @@ class Picture:
         labels = (*self.columns, *(cell.label for cell in self.cells))
         cell_width, ruler_width = max(map(len, labels)), max(map(len, self.rows))
         fitting = max((width - ruler_width - 1) // (cell_width + 1), 1)
-        if 8 < fitting < len(self.columns):
+        if self.quadrant and fitting > self.quadrant:
+            # Of whole quadrants, each with a rule behind it.
+            of_quadrant = self.quadrant * (cell_width + 1) + 2
+            fitting = max((width - ruler_width - 1) // of_quadrant, 1) * self.quadrant
+        elif 8 < fitting < len(self.columns):
             fitting -= fitting % 8
         by_place = {(cell.row, cell.column): cell for cell in self.cells}
         for first in range(0, len(self.columns), fitting):
             part = range(first, min(first + fitting, len(self.columns)))
             yield []
-            heading = (f"{self.columns[column]:<{cell_width}}" for column in part)
-            yield [(f"{'':{ruler_width}}  {' '.join(heading)}".rstrip(), None)]
+            behind = {column for column in part[:-1] if self.ends_quadrant(column, 1 + part[-1])}
+            heading = "".join(
+                f" {self.columns[column]:<{cell_width}}{'  ' * (column in behind)}"
+                for column in part
+            )
+            yield [(f"{'':{ruler_width}} {heading}".rstrip(), None)]
             for row, name in enumerate(self.rows):
                 line: list[Run] = [(f"{name:>{ruler_width}} ", None)]
                 for column in part:
                     cell = by_place.get((row, column))
                     label, colour = (cell.label, cell.colour) if cell else ("", None)
                     line += [(" ", None), (f"{label:<{cell_width}}", colour)]
+                    if column in behind:
+                        line.append((" |", None))
                 yield line
+                if self.ends_quadrant(row, len(self.rows)):
+                    dashes = ("-" * (cell_width + 1) + "-+" * (column in behind) for column in part)
+                    yield [(f"{'':{ruler_width}} {''.join(dashes)}", None)]
 
 
 def lane_colour(lane: int) -> str:
@@ -74,6 +107,12 @@ def lane_colour(lane: int) -> str:
     hue, shade = lane // 4 % 8 / 8, lane % 4
     parts = colorsys.hls_to_rgb(hue, 0.88 - 0.07 * shade, 0.75)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+_QUADS = tuple(
+    Key(f"lanes {first} to {first + 3}", tuple(map(lane_colour, range(first, first + 4))))
+    for first in range(0, 32, 4)
+)
 
 
 def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> Picture:
@@ -102,12 +141,16 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
         title=title,
         legend=(
             f"{rows} x {columns} ({axes[0]} down, {axes[1]} across), "
-            f"{registers} in each of {fragment.lanes} lanes; lane:register" + explained[len(parts)]
+            f"{registers} in each of {fragment.lanes} lanes; lane and register"
+            + explained[len(parts)]
+            + (", every warp in the same colours" if fragment.lanes > 32 else "")
         ),
         axes=axes,
         rows=tuple(map(str, range(rows))),
         columns=tuple(map(str, range(columns))),
         cells=tuple(sorted(cells, key=lambda cell: (cell.row, cell.column))),
+        key=_QUADS,
+        quadrant=QUADRANT,
     )
 
 

@@ -31,7 +31,7 @@ def test_the_grid_is_printed(capsys):
     assert main(["layout", "m16n8k8.b"]) == 0
     assert capsys.readouterr().out == (
         "m16n8k8.b: B of mma.m16n8k8\n"
-        "8 x 8 (k down, n across), 1 register in each of 32 lanes; lane:register, "
+        "8 x 8 (k down, n across), 1 register in each of 32 lanes; lane and register, "
         "l and h its low and high half\n"
         "\n"
         "   0      1      2      3      4      5      6      7\n"

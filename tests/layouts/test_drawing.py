@@ -81,7 +81,7 @@ def test_cells_say_what_the_fragment_says(name: str, fragment: Fragment) -> None
 def test_the_grid_of_ldmatrix() -> None:
     legend = (
         "8 x 8 (row address down, element across), 1 register in each of 32 lanes; "
-        "lane:register, l and h its low and high half"
+        "lane and register, l and h its low and high half"
     )
     assert printed(picture("ldmatrix")) == [
         "ldmatrix: an 8x8 matrix by ldmatrix",
@@ -190,6 +190,21 @@ def test_what_is_read_together_lies_under_different_headings(form: str, chunks: 
             assert len({headings[row, first + chunk] for row, chunk in few}) == 8
 
 
+def test_rules_are_between_quadrants() -> None:
+    shown = picture("m16n8k16.a")
+    heading, *rows = printed(shown)[3:]
+    (rule,) = (line for line in rows if "-" in line)
+    assert rows.index(rule) == 8 == rows[0].split().index("|") - 1
+    places = [line.index("|") for line in rows if line != rule]
+    assert places == [rule.index("+")] * 16
+    assert heading.index("8") == places[0] + 2
+    for line in rows[:8]:
+        held = [{cell[-3:-1] for cell in part.split()[-8:]} for part in line.split("|")]
+        assert held == [{"r0"}, {"r2"}]
+    assert not any("|" in line for line in printed(picture("ldmatrix")))
+    assert picture("wgmma.m64n8.acc").legend.endswith(", every warp in the same colours")
+
+
 def test_a_wide_grid_is_printed_in_parts() -> None:
     shown = picture("m16n8.acc:1x3")
     lines = printed(shown, width=80)
@@ -266,6 +281,22 @@ def test_an_svg_has_a_square_and_a_label_for_each_cell(name: str, tmp_path: Path
         rulers = (*shown.rows, *shown.columns).count(caption)
         assert texts.count(caption) == expected + rulers
     assert shown.title in texts
+    assert shown.legend in " ".join(" ".join(texts).split())
+
+
+@pytest.mark.parametrize(("name", "rules"), [("m16n8k16.a", 2), ("m8n8k4.f32", 3), ("ldmatrix", 0)])
+def test_an_svg_has_rules_and_a_key(name: str, rules: int, tmp_path: Path) -> None:
+    shown, path = picture(name), tmp_path / "picture.svg"
+    drawing.save(shown, path)
+    text = path.read_text(encoding="utf-8")
+    assert text.count("stroke: #000000; stroke-width: 1.2") == rules
+    words = [" ".join(piece.split()) for piece in ElementTree.fromstring(text).itertext()]
+    assert [key.text for key in shown.key] == [word for word in words if word.startswith("lanes ")]
+    lanes = [colour for key in shown.key for colour in key.colours]
+    assert lanes == [lane_colour(lane) for lane in range(32)]
+    assert shown.key[1].text == "lanes 4 to 7"
+    held = [cell.colour for cell in shown.cells]
+    assert all(text.count(f"fill: {colour}") == held.count(colour) + 1 for colour in lanes)
 
 
 def test_a_png_has_every_lane_s_colour(tmp_path: Path) -> None:
