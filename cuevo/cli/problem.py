@@ -97,20 +97,24 @@ def launches_of_problem(arguments: argparse.Namespace, arch_name: str) -> list[L
 
 
 def _calls(arguments: argparse.Namespace) -> Iterator[Call]:
-    """The call of the operation named; of a kernel named, the one that has it for a variant, or
-    else all.
+    """The call of the operation named; of a kernel named, that of the operation that has it for a
+    variant, or else of every one that has problems of that many sizes.
     """
-    if arguments.kernel in OPERATIONS:
-        yield read_call(arguments, arguments.kernel)
-        return
     from cuevo.kernels import registry
+    from cuevo.ops import backward, forward, product
 
-    if arguments.kernel not in registry():
-        raise unknown("operation or kernel", arguments.kernel, (*OPERATIONS, *registry()))
+    named = arguments.kernel
+    if named not in (*OPERATIONS, *registry()):
+        raise unknown("operation or kernel", named, (*OPERATIONS, *registry()))
+    variants: tuple[Sequence[Any], ...] = (forward.VARIANTS, backward.VARIANTS, product.VARIANTS)
+    for operation, those in zip(OPERATIONS, variants, strict=True):
+        if named in (operation, *(variant.NAME for variant in those)):
+            yield read_call(arguments, operation)
+            return
     count = arguments.problem.count(",") + 1
-    operations = [name for name, (_, counts) in _SHAPES.items() if count in counts]
-    calls = [read_call(arguments, name) for name in operations or OPERATIONS]
-    yield from [call for call in calls if arguments.kernel in call.variants] or calls
+    fitting = [operation for operation, (_, counts) in _SHAPES.items() if count in counts]
+    for operation in fitting or OPERATIONS:
+        yield read_call(arguments, operation)
 
 
 def _sizes(operation: str, text: str) -> list[int]:
@@ -133,11 +137,6 @@ class Call:
     config: object
     choices: tuple[tuple[Sequence[Any], object], ...]
     """Variants and problem of each choice that the call makes."""
-
-    @property
-    def variants(self) -> set[str]:
-        """Names of the kernels that are chosen from."""
-        return {variant.NAME for variants, _ in self.choices for variant in variants}
 
     def plan(self, place: Executor) -> Plan:
         return self.operation.plan_on_device(self.arrays, self.options, place, self.config)

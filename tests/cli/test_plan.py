@@ -16,6 +16,7 @@ from cuevo.toolchain.assembler import assemble
 from cuevo.toolchain.template import render
 
 SMALL = ["--problem", "1,3,2,40,16", "--dtype", "f16"]
+BACKWARD = [*SMALL, "--pair", "f32", "--arch", "sm_80"]
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -153,11 +154,8 @@ def test_candidates_that_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
     for reason, configs in ampere["rejected"].items():
         first = " ".join(f"{name}={value}" for name, value in configs[0].items())
         assert f"  {len(configs)} cannot: {reason}\n    {first}\n" in printed
-    backward = planned(capsys, "attention_backward", *SMALL, "--rejected")["candidates"]
+    backward = planned(capsys, "attention_backward", *BACKWARD, "--rejected")["candidates"]
     assert {each["side"] for each in backward} == {"keys", "queries"}
-
-
-BACKWARD = ["--problem", "1,3,2,40,16", "--dtype", "f16", "--pair", "f32", "--arch", "sm_80"]
 
 
 def configured(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, Any]]:
@@ -222,6 +220,8 @@ def test_the_kernels_of_a_problem_are_checked(
         ("render gem --problem 8,8,8", "there is no operation or kernel 'gem'. Did you mean gemm?"),
         ("render gemm_sm80 --pair f32", "--pair is for a problem: give --problem."),
         ("render gemm_sm75 --problem 8,8,64", "that problem launches gemm_sm80 on sm_90."),
+        ("render gemm_sm80 --problem 1,2,3,40,16", "a problem of gemm is M,N,K or BATCH,M,N,K"),
+        ("render pack_sm70 --problem 8,8", "a problem of attention is B,N,H,L,D or"),
         ("assemble gemm --problem 0,8,64", "gemm: that problem launches nothing on sm_90."),
         ("render gemm --problem 8,8,64 --launch 2", "--launch: there are 1 to choose from; got 2."),
         ("check examples/x.ptx --problem 8,8,64", "--problem is for cuevo's operations"),

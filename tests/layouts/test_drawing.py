@@ -284,7 +284,7 @@ def test_an_svg_has_a_square_and_a_label_for_each_cell(name: str, tmp_path: Path
     assert shown.legend in " ".join(" ".join(texts).split())
 
 
-@pytest.mark.parametrize(("name", "rules"), [("m16n8k16.a", 2), ("m8n8k4.f32", 3), ("ldmatrix", 0)])
+@pytest.mark.parametrize(("name", "rules"), [("m16n8k16.b", 1), ("ldmatrix", 0)])
 def test_an_svg_has_rules_and_a_key(name: str, rules: int, tmp_path: Path) -> None:
     shown, path = picture(name), tmp_path / "picture.svg"
     drawing.save(shown, path)
