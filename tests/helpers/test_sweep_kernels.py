@@ -6,7 +6,15 @@ import pytest
 from helpers import sweep_kernels
 from helpers.executors import shared
 
+from cuevo.toolchain.lineinfo import SourceLine
+
 pytestmark = pytest.mark.unit
+
+
+def kernel(text: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        name="k", text=text, describe=lambda: "k", origin=lambda line: SourceLine("k.ptx", line)
+    )
 
 
 def test_kernels_are_recorded_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,8 +24,8 @@ def test_kernels_are_recorded_and_counted_once(monkeypatch: pytest.MonkeyPatch) 
     loaded: dict[str, list[str]] = {}
     with sweep_kernels.recorded(loaded):
         for each in (*texts, text):
-            place.load(SimpleNamespace(name="k", text=each, describe=lambda: "k"))
-    place.load(SimpleNamespace(name="k", text=text, describe=lambda: "k"))
+            place.load(kernel(each))
+    place.load(kernel(text))
     assert [len(digests) for digests in loaded.values()] == [3]
     found = sweep_kernels.counts([loaded, loaded, {"other": ["x"]}])
     assert found == {"k": 2, "other": 1}
