@@ -107,14 +107,17 @@ class DriverKernel:
             ),
             doing,
         )
-        parameters = self.parameters
-        self._offsets = [offset for offset, _ in parameters]
-        # A struct that wants to be aligned to more than 16 bytes does not begin at 0.
-        if max(map(sum, parameters), default=0) != self._size:
+        # Where the driver has them is its own affair: a struct that wants to be aligned to more
+        # than 16 bytes does not begin at 0 there.
+        sizes = [size for _, size in self.parameters]
+        fields = [(field.offset, field.size) for field in self.kernel.params.fields]
+        packed = [(0, self._size)] if len(sizes) == 1 else fields
+        if sizes != [size for _, size in packed]:
             raise DriverError(
-                f"{doing}: the kernel's parameters have {[size for _, size in parameters]} bytes; "
-                f"{self.kernel.params.name} that a launch packs has {self._size} bytes."
+                f"{doing}: the kernel's parameters have {sizes} bytes; {self.kernel.params.name} "
+                f"that a launch packs has {self._size} bytes."
             )
+        self._offsets = [offset for offset, _ in packed]
 
     @property
     def spills(self) -> bool:

@@ -321,6 +321,24 @@ def test_a_kernel_whose_parameters_are_not_the_headers(
 
 
 @unit
+def test_a_struct_that_the_driver_has_elsewhere_is_packed_from_its_begin(
+    fake: Launches, small: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = small.rendered("vector_add")
+    fake.parameters = [(48, kernel.params.size)]
+    seen: list[bytes] = []
+
+    def launch(function: Any, *numbers: Any) -> Any:
+        pointers = ctypes.cast(numbers[-2], ctypes.POINTER(ctypes.c_void_p))
+        seen.append(ctypes.string_at(pointers[0], kernel.params.size))
+        return (SUCCESS,)
+
+    monkeypatch.setattr(cuda, "cuLaunchKernel", launch)
+    load_fake(kernel).launch((1, 1, 1), (1, 1, 1), 0, bytes(range(kernel.params.size)))
+    assert seen == [bytes(range(kernel.params.size))]
+
+
+@unit
 def test_every_parameter_of_a_text_has_its_place(
     fake: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
