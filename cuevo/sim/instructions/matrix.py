@@ -6,6 +6,7 @@ import numpy as np
 
 from cuevo.layouts import LDMATRIX, LDMATRIX_TRANS, Fragment, mma_shape
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
+from cuevo.sim.arithmetic.integer_product import integer_product
 from cuevo.sim.arithmetic.quad_product import quad_product
 from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
@@ -176,25 +177,16 @@ def multiply(b: Binder, m: Modifiers) -> Step:
     )
 
 
-_INTEGERS = np.iinfo(np.int32)
-
-
 def multiply_bytes(b: Binder, m: Modifiers) -> Step:
-    """Integers of 8 bits, exactly; the sum wraps around, or with ``.satfinite`` stays at an end."""
+    """Integers of 8 bits."""
     shape, saturates = mma_shape(m["shape"], m["a"]), bool(m["satfinite"])
     of_c = shape.accumulators["s32"]
-
-    def multiply(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
-        # As float64, which holds every such sum, the products are one call of a library.
-        first, second = left.astype(np.float64), right.astype(np.float64)
-        products = first.transpose(2, 0, 1) @ second.transpose(2, 0, 1)
-        total = products.transpose(1, 2, 0).astype(np.int64) + c
-        if saturates:
-            np.clip(total, _INTEGERS.min, _INTEGERS.max, out=total)
-        return np.ascontiguousarray(total.astype(np.int32))
-
-    types = _BYTES[m["a"]], _BYTES[m["b"]], np.dtype(np.int32)
-    return _mma(b, (shape.a["row"], shape.b["col"], of_c, of_c), types, multiply)
+    return _mma(
+        b,
+        (shape.a["row"], shape.b["col"], of_c, of_c),
+        (_BYTES[m["a"]], _BYTES[m["b"]], np.dtype(np.int32)),
+        lambda left, right, c: integer_product(left, right, c, saturates),
+    )
 
 
 def multiply_quads(b: Binder, m: Modifiers) -> Step:

@@ -2,7 +2,8 @@
 
 Which lane has which element is left open by the PTX ISA. Here lane l has n elements of a matrix one
 after the other, from element l n on, counted along its rows; of f16, where A and B have twice as
-many places as elements, it has them twice.
+many places as elements, it has them twice. Elements of less than a byte stand in words, those of B
+counted along its columns.
 """
 
 import re
@@ -12,6 +13,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.arithmetic import float64
+from cuevo.sim.arithmetic.integer_product import bit_product, integer_product
 from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
@@ -20,7 +22,7 @@ from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.memory.spaces import FIRST, WINDOWS
-from cuevo.sim.text.syntax import Operand, VectorOperand
+from cuevo.sim.text.syntax import Operand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 _LANES = 32
@@ -31,18 +33,27 @@ _PATTERNS: dict[str, AnyDType] = {
     "tf32": np.dtype(np.uint32),
     "s8": np.dtype(np.int8),
     "u8": np.dtype(np.uint8),
+    "s4": np.dtype(np.int32),
+    "u4": np.dtype(np.uint32),
+    "b1": np.dtype(np.uint32),
     "s32": np.dtype(np.int32),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
 }
-_INTEGERS = np.iinfo(np.int32)
+_IN_WORDS = {"s4": 8, "u4": 8, "b1": 32}
+"""Elements in a word, of types of less than a byte."""
+_OF_BITS = {"xor": np.bitwise_xor, "and": np.bitwise_and}
 
 
-def _extents(m: Modifiers, matrix: str) -> tuple[int, int]:
-    """Rows and columns of the matrix a, b, or c."""
+def _extents(m: Modifiers, matrix: str, element: str) -> tuple[int, int]:
+    """Rows and columns of what is held of the matrix a, b, c or d: elements, or words, of which
+    those along a column of B make a row.
+    """
     found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", m["shape"])
     assert found is not None
     rows, columns, depth = map(int, found.groups())
+    if element in _IN_WORDS:
+        return {"a": rows, "b": columns}[matrix], depth // _IN_WORDS[element]
     return {"a": (rows, depth), "b": (depth, columns)}.get(matrix, (rows, columns))
 
 
@@ -50,9 +61,14 @@ def _register_type(name: str) -> ScalarType:
     return TYPES[name if name in ("f32", "f64", "s32") else "b32"]
 
 
-def _operands(b: Binder, index: int) -> tuple[Operand, ...]:
-    operand = b.operand(index)
-    return operand.elements if isinstance(operand, VectorOperand) else (operand,)
+def _fragment(
+    b: Binder, index: int, m: Modifiers, matrix: str, element: str
+) -> tuple[Operand, ...]:
+    """The registers of a fragment; raises `PtxError` for another number than it has."""
+    rows, columns = _extents(m, matrix, element)
+    size = _register_type(element).bits // 8
+    count = rows * columns * _PATTERNS[element].itemsize // (_LANES * size)
+    return b.vector(b.operand(index), 8 if element == "f16" and matrix in "ab" else count)
 
 
 def _matrix(registers: Sequence[AnyArray], shape: tuple[int, int], dtype: AnyDType) -> AnyArray:
@@ -79,12 +95,13 @@ def _fill(destinations: Sequence[AnyArray], elements: AnyArray, mask: Mask) -> N
         np.copyto(d, bits, where=where)
 
 
-def _distances(m: Modifiers, matrix: str, size: int) -> Callable[[AnyArray], list[AnyArray]]:
+def _distances(
+    shape: tuple[int, int], by_rows: bool, size: int
+) -> Callable[[AnyArray], list[AnyArray]]:
     """Offsets in bytes of a lane's elements, (32, warps) each, by the stride in elements."""
-    shape = _extents(m, matrix)
     place = np.arange(shape[0] * shape[1]).reshape(_LANES, -1).T[..., None]
     rows, columns = place // shape[1], place % shape[1]
-    outer, inner = (rows, columns) if m["layout"] == "row" else (columns, rows)
+    outer, inner = (rows, columns) if by_rows else (columns, rows)
     return lambda stride: [(o * stride + i) * size for o, i in zip(outer, inner, strict=True)]
 
 
@@ -99,10 +116,13 @@ class _Memory:
             self._address = b.address(b.operand(index), ".shared")
         else:
             self._address = access.wide_address(b, index, self._space and ".global")
-        self._size = _PATTERNS[m["type"]].itemsize
-        self._distances = _distances(m, matrix, self._size)
-        rows, columns = _extents(m, matrix)
-        packed = np.full(b.machine.shape, columns if m["layout"] == "row" else rows, np.uint32)
+        element = m["type"]
+        self._size, self._in_one = _PATTERNS[element].itemsize, _IN_WORDS.get(element, 1)
+        rows, columns = shape = _extents(m, matrix, element)
+        by_rows = m["layout"] == "row" or self._in_one > 1
+        self._distances = _distances(shape, by_rows, self._size)
+        dense = (columns if by_rows else rows) * self._in_one
+        packed = np.full(b.machine.shape, dense, np.uint32)
         has_stride = b.operands > last
         self._stride = b.whole(b.operand(last), TYPES["u32"]) if has_stride else packed
 
@@ -113,7 +133,7 @@ class _Memory:
             if (other := _unlike(values, mask)).any():
                 raise Fault(f"the lanes of a warp name different {name} of a matrix", other)
         wrong = (begin % begin.dtype.type(_ALIGNED) != 0) | (
-            stride * self._size % (_ALIGNED // 2) != 0
+            stride * self._size % (_ALIGNED // 2 * self._in_one) != 0
         )
         if (lanes := wrong if mask is None else wrong & mask).any():
             raise Fault(
@@ -121,7 +141,9 @@ class _Memory:
                 f"multiples of {_ALIGNED // 2}",
                 lanes,
             )
-        return [begin + each.astype(begin.dtype) for each in self._distances(stride)]
+        return [
+            begin + each.astype(begin.dtype) for each in self._distances(stride // self._in_one)
+        ]
 
     def load(self, at: AnyArray, mask: Mask) -> AnyArray:
         memory, size = self._machine.global_memory, self._size
@@ -169,7 +191,9 @@ def _unlike(values: AnyArray, mask: Mask) -> AnyArray:
 def load(b: Binder, m: Modifiers) -> Step:
     """``registers, [p]{, stride}``"""
     scalar = _register_type(m["type"])
-    destinations = [b.destination(each, scalar) for each in _operands(b, 0)]
+    destinations = [
+        b.destination(each, scalar) for each in _fragment(b, 0, m, m["matrix"], m["type"])
+    ]
     memory, machine = _Memory(b, m, 1, m["matrix"], 2), b.machine
 
     def step(mask: Mask) -> None:
@@ -183,13 +207,13 @@ def load(b: Binder, m: Modifiers) -> Step:
 def store(b: Binder, m: Modifiers) -> Step:
     """``[p], registers{, stride}``"""
     scalar, dtype = _register_type(m["type"]), _PATTERNS[m["type"]]
-    sources = [b.whole(each, scalar) for each in _operands(b, 1)]
+    sources = [b.whole(each, scalar) for each in _fragment(b, 1, m, "d", m["type"])]
     memory, machine = _Memory(b, m, 0, "d", 2), b.machine
     unit = unit_dtype(dtype.itemsize)
 
     def step(mask: Mask) -> None:
         whole_warps(machine, mask)
-        elements = _lanes(_matrix(sources, _extents(m, "d"), dtype))
+        elements = _lanes(_matrix(sources, _extents(m, "d", m["type"]), dtype))
         for at, values in zip(memory.places(mask), elements, strict=True):
             memory.store(at, np.ascontiguousarray(values).view(unit), mask)
 
@@ -200,10 +224,16 @@ def multiply(b: Binder, m: Modifiers) -> Step:
     """``d, a, b, c``: added up as `mma` does, f64 by an fma for each product, in their order."""
     types = {name: m.get(name) or "f16" for name in "abcd"}
     registers = {
-        name: [b.whole(each, _register_type(types[name])) for each in _operands(b, index)]
+        name: [
+            b.whole(each, _register_type(types[name]))
+            for each in _fragment(b, index, m, name, types[name])
+        ]
         for index, name in enumerate("abc", 1)
     }
-    destinations = [b.destination(each, _register_type(types["d"])) for each in _operands(b, 0)]
+    destinations = [
+        b.destination(each, _register_type(types["d"]))
+        for each in _fragment(b, 0, m, "d", types["d"])
+    ]
     product, machine = _product(b, m, types), b.machine
 
     def step(mask: Mask) -> None:
@@ -213,7 +243,7 @@ def multiply(b: Binder, m: Modifiers) -> Step:
             taken = held if warps is None else [each.take(warps, axis=1) for each in held]
             dtype = np.dtype(np.float16) if types[name] == "f16" else _PATTERNS[types[name]]
             pattern = _PATTERNS[types[name]] if name in "ab" else dtype
-            given.append(_matrix(taken, _extents(m, name), pattern))
+            given.append(_matrix(taken, _extents(m, name, types[name]), pattern))
         result = _lanes(product(*given))
         whole = np.zeros((len(result), *machine.shape), result.dtype)
         whole[..., slice(None) if warps is None else warps] = result
@@ -225,8 +255,16 @@ def multiply(b: Binder, m: Modifiers) -> Step:
 def _product(
     b: Binder, m: Modifiers, types: dict[str, str]
 ) -> Callable[[AnyArray, AnyArray, AnyArray], AnyArray]:
+    if types["a"] == "b1":
+        op = _OF_BITS[m["op"]]
+        return lambda left, right, c: bit_product(left, right, c, op)
+    saturates = bool(m.get("satfinite"))
+    if types["a"] in ("s4", "u4"):
+        return lambda left, right, c: integer_product(
+            _nibbles(left), _nibbles(right).swapaxes(0, 1), c, saturates
+        )
     if types["a"] in ("s8", "u8"):
-        return lambda left, right, c: _integer_product(left, right, c, bool(m.get("satfinite")))
+        return lambda left, right, c: integer_product(left, right, c, saturates)
     if types["a"] == "f64":
         mode = m.get("round") or "rn"
         return lambda left, right, c: _double_product(left, right, c, mode)
@@ -242,11 +280,11 @@ def _product(
     return floats
 
 
-def _integer_product(left: AnyArray, right: AnyArray, c: AnyArray, saturates: bool) -> AnyArray:
-    total = np.einsum("mkw,knw->mnw", left.astype(np.int64), right.astype(np.int64)) + c
-    if saturates:
-        np.clip(total, _INTEGERS.min, _INTEGERS.max, out=total)
-    return np.ascontiguousarray(total.astype(np.int32))
+def _nibbles(words: AnyArray) -> AnyArray:
+    """The elements of 4 bits, with the sign of words that have one."""
+    to_the_top = np.arange(28, -4, -4).astype(words.dtype)[:, None]
+    found: AnyArray = words[:, :, None] << to_the_top >> words.dtype.type(28)
+    return found.reshape(len(words), -1, words.shape[2])
 
 
 def _double_product(left: AnyArray, right: AnyArray, c: AnyArray, mode: str) -> AnyArray:

@@ -1,68 +1,13 @@
-"""The kernels of `sources`: what each is given, how it is launched, and what must come of it."""
+"""The kernels of `sources`, each with its oracle in NumPy."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-import ml_dtypes
 import numpy as np
+from sim.compiled.stating import BF16, KERNELS, Array, Kernel, floats, ints, kernel
 
-Array = Any
-BF16 = np.dtype(ml_dtypes.bfloat16)
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """``source(in, out, n)``, one array in and one out, and the result that is expected."""
-
-    name: str
-    source: str
-    given: Array
-    expected: Array
-    threads: tuple[int, ...]
-    blocks: tuple[int, ...]
-    n: int
-    shared: int
-    tolerance: float
-    """Relative to the largest; 0 for results that are exact."""
-
-
-KERNELS: dict[str, Kernel] = {}
-
-
-def ints(count: int, low: int = -50, high: int = 50, dtype: str = "i4") -> Array:
-    return np.random.default_rng(count).integers(low, high, count).astype(dtype)
-
-
-def floats(count: int, low: float = -1, high: float = 1, dtype: Any = "f4") -> Array:
-    return np.random.default_rng(count).uniform(low, high, count).astype(dtype)
-
-
-def kernel(
-    source: str,
-    given: Array,
-    threads: int | tuple[int, ...],
-    blocks: int | tuple[int, ...] = 1,
-    n: int | None = None,
-    shared: int = 0,
-    tolerance: float = 0.0,
-) -> Callable[[Callable[[Array], Array]], None]:
-    """Take the function below as the oracle of the kernel of its name."""
-
-    def add(oracle: Callable[[Array], Array]) -> None:
-        name = oracle.__name__
-        with np.errstate(all="ignore"):
-            expected = np.asarray(oracle(given.copy()))
-        of_threads = threads if isinstance(threads, tuple) else (threads,)
-        of_blocks = blocks if isinstance(blocks, tuple) else (blocks,)
-        count = len(given) if n is None else n
-        KERNELS[name] = Kernel(
-            name, source, given, expected, of_threads, of_blocks, count, shared, tolerance
-        )
-
-    return add
+__all__ = ["KERNELS", "Kernel"]
 
 
 # -- Reductions -----------------------------------------------------------------------------------
@@ -272,6 +217,38 @@ def wmma_double(x: Array) -> Array:
 def wmma_tf32(x: Array) -> Array:
     a, b, c = x[:128].reshape(16, 8), x[128:].reshape(16, 8).T, x.reshape(16, 16).T
     return (a @ b + c).ravel()
+
+
+NEAR_THE_ENDS = (2**31 - 1 - ints(64, 0, 200, "i8")) * np.tile([1, -1], 32)
+WORDS = np.append(ints(96, -(2**31), 2**31), NEAR_THE_ENDS).astype("i4")
+
+
+def small_products(x: Array, elements: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
+    """Rows of A and columns of B, as `elements` of their words; C."""
+    a, b = x[:32].reshape(8, 4), x[32:96].reshape(8, 8)[:, :4]
+    return elements(a), elements(b), x[96:].reshape(8, 8).T.astype("i8")
+
+
+@kernel("matrices", WORDS, 32)
+def wmma_nibbles(x: Array) -> Array:
+    def nibbles(words: Array) -> Array:
+        octets = np.ascontiguousarray(words).view("u1").astype("i8")
+        return np.stack([octets % 16, octets // 16], 2).reshape(8, 32)
+
+    a, b, c = small_products(x, nibbles)
+    signed_a, signed_b = (np.where(each < 8, each, each - 16) for each in (a, b))
+    signed = np.clip(c + signed_a @ signed_b.T, -(2**31), 2**31 - 1)
+    return np.stack([signed, c + a @ b.T]).astype("i4").ravel()
+
+
+@kernel("matrices", WORDS, 32)
+def wmma_bits(x: Array) -> Array:
+    def bits(words: Array) -> Array:
+        return np.unpackbits(np.ascontiguousarray(words).view("u1"), axis=1)
+
+    a, b, c = small_products(x, bits)
+    counts = [op(a[:, None], b).sum(2, dtype="i8") for op in (np.bitwise_xor, np.bitwise_and)]
+    return np.stack([c + each for each in counts]).astype("i4").ravel()
 
 
 # -- Arithmetic -----------------------------------------------------------------------------------

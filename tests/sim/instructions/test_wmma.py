@@ -2,6 +2,7 @@
 are in tests/sim/compiled.
 """
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from cuevo.errors import SimulatorError
 
 pytestmark = pytest.mark.kernel
 
+NIBBLES = "wmma.load.a.sync.aligned.row.m8n8k32.s4 {a0}, [p], s;"
+BITS = "wmma.load.b.sync.aligned.col.m8n8k128.b1 {a0}, [p], s;"
 LOAD = "wmma.load.a.sync.aligned.{}.m16n16k16.global.f16 {{a0,a1,a2,a3,a4,a5,a6,a7}}, [p], s;"
 KERNEL = """
 .reg .b32 a<8>, s, t; .reg .b64 p, q, w; .reg .pred c;
@@ -38,12 +41,22 @@ def test_places_of_elements(run_kernel: Any, layout: str) -> None:
         ("mul.wide.u32 w, t, 32; add.s64 p, p, w;", "name different addresses of a matrix"),
         ("mov.u32 s, 32;", "outside of every buffer"),
         ("setp.lt.u32 c, t, 9; @c bra AT; exit; AT:", r"is run by 9 of the 32 lanes of a warp"),
+        ("mov.u32 s, 48;" + NIBBLES, "its rows or columns at multiples of 16"),
+        ("mov.u32 s, 192;" + BITS, "its rows or columns at multiples of 16"),
     ],
 )
 def test_what_is_wrong(run_kernel: Any, before: str, message: str) -> None:
     matrix, out = aligned(np.zeros(256, np.float16)), np.zeros((32, 16), np.float16)
     with pytest.raises(SimulatorError, match=message):
         run_kernel(KERNEL.format(before + LOAD.format("row")), matrix, out)
+
+
+def test_a_fragment_has_its_registers(run_kernel: Any) -> None:
+    given, out = aligned(np.zeros(256, np.float16)), np.zeros((32, 16), np.float16)
+    for load, count in ((LOAD.format("row"), 8), (NIBBLES, 1), (BITS, 1)):
+        wrong = re.sub(r"\{.*\}", "{a0,a1}", load)
+        with pytest.raises(SimulatorError, match=f"needs {count} registers here, not 2"):
+            run_kernel(KERNEL.format(wrong), given, out)
 
 
 def aligned(array: Any) -> Any:

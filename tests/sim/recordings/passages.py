@@ -211,9 +211,15 @@ def _products() -> Iterator[Passage]:
         yield _product(_SHAPES[0], element, usual[0], "col.row")
     for layouts in ("row.col", "col.row"):
         yield _product((16, 16, 8), "tf32", "f32.tf32.tf32.f32", layouts)
+    for element, end in itertools.product(("s4", "u4"), ("", ".satfinite")):
+        yield _product((8, 8, 32), element, f"s32.{element}.{element}.s32{end}", "row.col")
+    for op in (".xor.popc", ".and.popc"):
+        yield _product((8, 8, 128), "b1", "s32.b1.b1.s32", "row.col", op)
 
 
-def _product(shape: tuple[int, int, int], element: str, types: str, layouts: str) -> Passage:
+def _product(
+    shape: tuple[int, int, int], element: str, types: str, layouts: str, op: str = ""
+) -> Passage:
     (m, n, k), listed = shape, types.removesuffix(".satfinite").split(".")
     d, c = listed[0], listed[-1]
     name = f"m{m}n{n}k{k}"
@@ -234,7 +240,7 @@ def _product(shape: tuple[int, int, int], element: str, types: str, layouts: str
         load = f"wmma.load.{x}.sync.aligned.{layout}.{name}.shared.{scalar}"
         lines.append(f"bar.warp.sync -1; {load} {{{{{fragments[x]}}}}}, [base]; bar.warp.sync -1;")
     taken = ", ".join(f"{{{{{fragments[x]}}}}}" for x in "dabc")
-    opcode = f"wmma.mma.sync.aligned.{layouts}.{name}.{types}"
+    opcode = f"wmma.mma{op}.sync.aligned.{layouts}.{name}.{types}"
     store = f"wmma.store.d.sync.aligned.row.{name}.shared.{d}"
     lines.append(f"{opcode} {taken}; {store} [base], {{{{{fragments['d']}}}}}; bar.warp.sync -1;")
     lines += [f"ld.shared.b32 {{d[{r}]}}, [at+{128 * r}];" for r in range(words["d"])]

@@ -118,3 +118,33 @@ extern "C" __global__ void wmma_tf32(const float* in, float* out, int n) {
     __syncthreads();
     for (int i = threadIdx.x; i < 256; i += 32) out[i] = staged[i];
 }
+
+namespace small = wmma::experimental;
+
+// A, B with columns of twice their length, C by columns.
+template <typename T, int K, typename Multiply>
+__device__ void small_product(const int* in, int* out, Multiply multiply) {
+    wmma::fragment<wmma::matrix_a, 8, 8, K, T, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 8, 8, K, T, wmma::col_major> b;
+    wmma::fragment<wmma::accumulator, 8, 8, K, int> c;
+    wmma::load_matrix_sync(a, in, K);
+    wmma::load_matrix_sync(b, in + 32, 2 * K);
+    wmma::load_matrix_sync(c, in + 96, 8, wmma::mem_col_major);
+    multiply(c, a, b);
+    wmma::store_matrix_sync(out, c, 8, wmma::mem_row_major);
+}
+
+extern "C" __global__ void wmma_nibbles(const int* in, int* out, int n) {
+    using namespace small::precision;
+    small_product<s4, 32>(in, out, [](auto& c, auto& a, auto& b) { wmma::mma_sync(c, a, b, c, true); });
+    small_product<u4, 32>(in, out + 64, [](auto& c, auto& a, auto& b) { wmma::mma_sync(c, a, b, c); });
+}
+extern "C" __global__ void wmma_bits(const int* in, int* out, int n) {
+    using small::precision::b1;
+    small_product<b1, 128>(in, out, [](auto& c, auto& a, auto& b) {
+        wmma::bmma_sync(c, a, b, c, small::bmmaBitOpXOR);
+    });
+    small_product<b1, 128>(in, out + 64, [](auto& c, auto& a, auto& b) {
+        wmma::bmma_sync(c, a, b, c, small::bmmaBitOpAND);
+    });
+}
