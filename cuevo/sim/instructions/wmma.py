@@ -8,6 +8,7 @@ counted along its columns.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -270,6 +271,9 @@ def _product(
         return lambda left, right, c: _double_product(left, right, c, mode)
     dtype = OPERAND_TYPES[types["a"]]
     arithmetic = block(b.arch, dtype)
+    if types["a"] == "tf32":
+        # Two products of 4 terms, as ptxas makes of it, and not one of 8.
+        arithmetic = replace(arithmetic, terms=4)
     into: AnyDType = np.dtype(np.float16 if types["c"] == types["d"] == "f16" else np.float32)
     result: AnyDType = np.dtype(np.float16 if types["d"] == "f16" else np.float32)
 

@@ -51,6 +51,30 @@ def test_what_is_wrong(run_kernel: Any, before: str, message: str) -> None:
         run_kernel(KERNEL.format(before + LOAD.format("row")), matrix, out)
 
 
+HALVES = """
+.reg .b64 p, q; .reg .b32 x<4>, y<4>; .reg .f32 d<8>; .reg .b32 s;
+ld.param.u64 p, [p0]; ld.param.u64 q, [p1]; mov.u32 s, 8;
+wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {x0,x1,x2,x3}, [p], s;
+wmma.load.b.sync.aligned.col.m16n16k8.global.tf32 {y0,y1,y2,y3}, [p+512], s;
+mov.b32 d0, 0; mov.b32 d1, 0; mov.b32 d2, 0; mov.b32 d3, 0;
+mov.b32 d4, 0; mov.b32 d5, 0; mov.b32 d6, 0; mov.b32 d7, 0;
+wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32
+    {d0,d1,d2,d3,d4,d5,d6,d7}, {x0,x1,x2,x3}, {y0,y1,y2,y3}, {d0,d1,d2,d3,d4,d5,d6,d7};
+mov.u32 s, 16;
+wmma.store.d.sync.aligned.row.m16n16k8.global.f32 [q], {d0,d1,d2,d3,d4,d5,d6,d7}, s; ret;
+"""
+
+
+def test_products_of_tf32_are_added_by_fours(run_kernel: Any) -> None:
+    """What is small is added up before it meets what is large."""
+    small = 1.9375 * 2.0**-26
+    given = np.ones((32, 8), np.float32)
+    given[:16] = [small, small, small, small, 1.0, -0.5, 0.0, 0.0]
+    out = aligned(np.zeros(256, np.float32))
+    run_kernel(HALVES, aligned(given.ravel()), out, arch="sm_90")
+    assert set(out) == {np.float32(0.5 + 2.0**-24)}
+
+
 def test_a_fragment_has_its_registers(run_kernel: Any) -> None:
     given, out = aligned(np.zeros(256, np.float16)), np.zeros((32, 16), np.float16)
     for load, count in ((LOAD.format("row"), 8), (NIBBLES, 1), (BITS, 1)):
