@@ -27,7 +27,7 @@ examples:
   cuevo layout
   cuevo layout m16n8k16.a
   cuevo layout m8n8k4.acc:1x2 | less
-  cuevo layout wgmma.m64n32.acc --output accumulators.svg
+  cuevo layout wgmma.m64n8.acc --output accumulators.svg
   cuevo layout swizzle:4
   cuevo layout quads:4
   cuevo layout ldmatrix.trans --json | jq '.cells[] | select(.lane == 5)'
