@@ -8,8 +8,8 @@ imports torch, and a thread's current context is left as it was found.
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,7 @@ from cuevo.cuda import (
     PER_THREAD_DEFAULT,
     SideStream,
     check,
+    driver_error,
     is_capturing,
     primary_context,
     relaxed_capture,
@@ -252,23 +253,19 @@ class DriverExecutor:
             if entered:
                 self.context.leave()
 
-    @contextmanager
-    def scratch(self, nbytes: int, stream: int, purpose: str) -> Iterator[int]:
-        """Address of memory for the work that the ``with`` block queues on `stream`, a handle.
-
-        It is taken and given back in the order of the stream: under a graph capture, by the graph.
+    def take_workspace(self, nbytes: int, stream: int) -> int:
+        """Address of memory for work on `stream`, a handle of the current context, in whose order
+        it is taken and, by `give_back_workspace`, given back: under a graph capture, by the graph.
         """
-        doing = f"allocating {nbytes:,} bytes on {self.name} for {purpose}"
-        entered = self.context.enter()
-        try:
-            address = int(check(cuda.cuMemAllocAsync(nbytes, stream), doing))
-            try:
-                yield address
-            finally:
-                check(cuda.cuMemFreeAsync(address, stream), doing)
-        finally:
-            if entered:
-                self.context.leave()
+        status, address = cuda.cuMemAllocAsync(nbytes, stream)
+        if status:
+            doing = f"allocating {nbytes:,} bytes on {self.name} for the workspace of a call"
+            raise driver_error(status, doing)
+        return int(address)
+
+    def give_back_workspace(self, address: int, stream: int) -> None:
+        """Give back what `take_workspace` gave, once `stream` has done its work."""
+        check(cuda.cuMemFreeAsync(address, stream), "giving back the workspace of a call")
 
     def _allocate_outside_of_capture(self, nbytes: int) -> Buffer:
         with relaxed_capture(f"allocating {nbytes} bytes on {self.name} during a graph capture"):

@@ -86,7 +86,7 @@ class Config(StageMemory):
     block_keys: int = 32
     """Keys of a stage, and of a softmax step of one tile."""
     parts: int = 1
-    """Parts of such a step: each is multiplied by v as soon as it is there."""
+    """Parts of such a step's exponentials: each is multiplied by v as soon as it is there."""
     cluster: int = 1
     """Threadblocks of a cluster: neighbours in rows N, each of which brings a part of the pair-bias
     tile to all.
@@ -196,9 +196,8 @@ class Config(StageMemory):
         return f"sum{m}_" if self.sums == "added" else None
 
     def scores(self, m: int) -> list[str]:
-        """Names of the scores of tile `m`: an array of registers a part."""
-        each = self.block_keys // self.parts // 2
-        return [f"s{m}_{part}_{i}" for part in range(self.parts) for i in range(each)]
+        """Names of the scores of tile `m`."""
+        return [f"s{m}_{i}" for i in range(self.block_keys // 2)]
 
     @staticmethod
     def operand(names: list[str]) -> str:
@@ -346,8 +345,8 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 SHAPES = (
     Config(32, block_rows=3, stages=5),
-    Config(56, block_rows=2, stages=4),
-    Config(64, block_rows=2, stages=4, q_in_registers=False),
+    Config(56, block_rows=2, stages=4, parts=2),
+    Config(64, block_rows=2, stages=4, parts=2, q_in_registers=False),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 

@@ -220,9 +220,11 @@ class Plan:
         place = self.in_place
         assert place is not None
         if workspace is None:
-            doing = "the workspace of a call"
-            with place.scratch(self.workspace_bytes, stream, doing) as start:
+            start = place.take_workspace(self.workspace_bytes, stream)
+            try:
                 self._queue_in_workspace(table, stream, start)
+            finally:
+                place.give_back_workspace(start, stream)
             return
         if type(workspace) is not int:
             workspace = device_workspace(workspace, self.workspace_bytes, place.name, stream)

@@ -65,7 +65,7 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2)),
     (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
-    (ENDING, dict(stages=5)),
+    (ENDING, dict(stages=5, parts=2)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -152,9 +152,9 @@ def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path) -> None:
     (exponentials,) = re.findall(r"//   ex2 +(\d+) \* 8 clocks", rendered.text)
     products = re.findall(r"//   wgmma +(\d+) of n 32 \+ (\d+) of n 40", rendered.text)
     found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
-    steps = config.m_tiles * config.parts
-    # The slow path of each step has its exponentials again, and one for each of two rows.
-    assert found["MUFU.EX2"] == 2 * int(exponentials) + 2 * steps
+    # The slow path of each tile has those of the first part again, and one for each of two rows.
+    again = int(exponentials) // config.parts + 2 * config.m_tiles
+    assert found["MUFU.EX2"] == int(exponentials) + again
     # Before the loop, the scores of the first tile.
     assert found["HGMMA.64"] == sum(map(int, products[0])) + config.k_steps
 
