@@ -2,8 +2,8 @@
 
 `template` has rendered kernels, which `rendering` makes and `source_map` remembers where every line
 was written; `header` has the parameter structs of ``cuevo.h`` (`structs`), which `header_parser`
-reads; `assemble` makes a cubin and reports its resources; `cache` keeps all of that on disk, under
-the digests of `sources`.
+reads; `assemble` makes a cubin and reports its resources, `sass` reads its machine code; `cache`
+keeps on disk what is made, under the digests of `sources`.
 """
 
 from cuevo.toolchain.assembler import Cubin, assemble

@@ -8,17 +8,19 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from keyword import iskeyword
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import nodes
 from jinja2.bccache import Bucket, BytecodeCache
+from jinja2.compiler import CodeGenerator, Frame
 
 from cuevo import layouts
 from cuevo.errors import TemplateError
 from cuevo.toolchain import source_map
-from cuevo.toolchain.direct_calls import DirectCalls
 from cuevo.toolchain.division import magic
 from cuevo.toolchain.free_names import FreeNames
 from cuevo.toolchain.lineinfo import SourceLine
@@ -92,6 +94,35 @@ class _CodeInMemory(BytecodeCache):
         self._codes[bucket.key, bucket.checksum] = bucket.code
 
 
+class _DirectCalls(CodeGenerator):
+    """Code of templates that calls functions and macros directly. Jinja sends each call through its
+    context, for functions that want to be given it: no template here has one, and kernels make some
+    ten thousand calls each.
+    """
+
+    def visit_Call(  # noqa: N802
+        self, node: nodes.Call, frame: Frame, forward_caller: bool = False
+    ) -> None:
+        self.visit(node.node, frame)
+        self.write("(")
+        for argument in node.args:
+            self._argument("", argument, frame)
+        if node.dyn_args is not None:
+            self._argument("*", node.dyn_args, frame)
+        for keyword in node.kwargs:
+            if iskeyword(keyword.key):
+                self.fail(f"an argument cannot be called {keyword.key}", node.lineno)
+            self._argument("", keyword, frame)
+        if node.dyn_kwargs is not None:
+            self._argument("**", node.dyn_kwargs, frame)
+        self.write("caller=caller)" if forward_caller else ")")
+
+    def _argument(self, prefix: str, node: nodes.Node, frame: Frame) -> None:
+        self.write(prefix)
+        self.visit(node, frame)
+        self.write(", ")
+
+
 @lru_cache(maxsize=8)
 def _environment(roots: Roots) -> jinja2.Environment:
     block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
@@ -110,7 +141,7 @@ def _environment(roots: Roots) -> jinja2.Environment:
         extensions=[FreeNames, source_map.Marks],
         bytecode_cache=_CodeInMemory(),
     )
-    environment.code_generator_class = DirectCalls
+    environment.code_generator_class = _DirectCalls
     # Jinja's own make 0 of what is no number, and of a number that a macro made.
     environment.filters.update({"int": _int, "float": _float})
     environment.filters.update({"__block": source_map.block, "__word": source_map.word})

@@ -1,0 +1,93 @@
+"""cuevo.toolchain.sass: machine code, the lines that it is from, live registers, pipes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cuevo.errors import CuevoError
+from cuevo.kernels import evoformer_forward_sm80 as forward
+from cuevo.kernels import gemm_sm70
+from cuevo.kernels.gemm_mma import Problem
+from cuevo.toolchain import sass
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.sass import disassemble, pipe
+from cuevo.toolchain.template import RenderedKernel, render
+
+pytestmark = pytest.mark.unit
+
+
+def shipped(name: str) -> RenderedKernel:
+    if name == forward.NAME:
+        config = forward.Config(32, mask="f32", pair="f32")
+        return render(name, forward.values(config))
+    product, _ = next(iter(gemm_sm70.candidates(Problem(1, 500, 500, 500, "f16", "f16"))))
+    return render(name, gemm_sm70.values(product))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_an_instruction_is_of_the_line_that_asks_for_it(arch: str) -> None:
+    kernel = shipped(forward.NAME)
+    text = kernel.located.text.splitlines()
+    listing = disassemble(assemble(kernel, arch))
+    asked = {"MUFU.EX2": "ex2.", "HMMA.16816": "m16n8k16", "LDSM": "ldmatrix", "LDGSTS": "cp.async"}
+    for opcode, word in asked.items():
+        found = [each for each in listing.instructions if each.opcode.startswith(opcode)]
+        assert found, opcode
+        for each in found:
+            assert each.line is not None and word in text[each.line - 1], each
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [(gemm_sm70.NAME, "sm_75"), (forward.NAME, "sm_90"), (forward.NAME, "sm_120")],
+)
+def test_every_instruction_has_a_pipe_and_the_registers_are_those_of_the_assembler(
+    name: str, arch: str
+) -> None:
+    cubin = assemble(shipped(name), arch)
+    listing = disassemble(cubin)
+    assert {each.opcode for each in listing.instructions if each.pipe == "unknown"} == set()
+    live = max(each.live["GPR"] for each in listing.instructions)
+    assert 0.6 * cubin.resources.registers < live <= cubin.resources.registers
+    addresses = [each.address for each in listing.instructions]
+    assert addresses == [*range(0, 16 * len(addresses), 16)]
+    loop = listing.main_loop()
+    assert loop[-1].target == loop[0].address
+    assert (sass.by_pipe(loop)["tensor"] > 0) == any("MMA" in each.opcode for each in loop)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "arch", "expected"),
+    [
+        ("HFMA2.BF16_V2", "sm_80", "fp16"),
+        ("HFMA2.BF16_V2", "sm_90", "fma"),
+        ("IMAD.MOV.U32", "sm_80", "fma"),
+        ("IMAD.MOV.U32", "sm_86", "fma heavy"),
+        ("F2FP.BF16.F32.PACK_AB", "sm_90", "alu"),
+        ("F2F.F16.F32", "sm_75", "fp16"),
+        ("UIADD3.X", "sm_90", "uniform"),
+        ("UTMALDG.4D", "sm_90", "tma"),
+        ("WHATEVER.F32", "sm_90", "unknown"),
+    ],
+)
+def test_a_pipe_is_that_of_the_architecture(opcode: str, arch: str, expected: str) -> None:
+    assert pipe(opcode, arch) == expected
+
+
+def test_no_opcode_has_two_pipes() -> None:
+    listed = [opcode for opcodes in sass._OPCODES.values() for opcode in opcodes.split()]
+    assert len(listed) == len(set(listed))
+
+
+def test_without_a_disassembler_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sass.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CuevoError, match="nvidia-cuda-nvdisasm"):
+        sass.disassembler.__wrapped__()
+    program = tmp_path / "nvidia/cu13/bin/nvdisasm"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    assert sass.disassembler.__wrapped__() == str(program)
