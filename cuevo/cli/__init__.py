@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import assemble, check, demo, doctor, kernels, layout, plan
+from cuevo.cli import assemble, check, demo, doctor, inspect, kernels, layout, plan
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -26,6 +26,8 @@ examples:
                                   what a call launches, in which configuration
   cuevo assemble gemm --problem 4096,4096,4096
                                   the kernel that a call launches, as that call configures it
+  cuevo inspect gemm --problem 512,512,512
+                                  a page: source, PTX and machine code side by side
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -52,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, assemble, check, plan, layout, doctor):
+    for command in (demo, kernels, assemble, check, inspect, plan, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

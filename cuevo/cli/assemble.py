@@ -74,7 +74,7 @@ def add_commands(subparsers: Subparsers) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Instance:
+class Instance:
     """What is assembled."""
 
     kernel: RenderedKernel
@@ -84,7 +84,7 @@ class _Instance:
     shared_bytes: int
 
 
-def _instances(arguments: argparse.Namespace) -> Iterator[_Instance]:
+def instances(arguments: argparse.Namespace) -> Iterator[Instance]:
     """The kernels that the command line names, each for every architecture."""
     from cuevo.architectures import architecture
     from cuevo.toolchain.assembler import LOWEST_ARCH, target_for
@@ -95,7 +95,7 @@ def _instances(arguments: argparse.Namespace) -> Iterator[_Instance]:
             for launch in launches_of_problem(arguments, arch):
                 kernel, config = launch.kernel.kernel, launch.config
                 target = target_for(kernel, arch)
-                yield _Instance(kernel, target, config.threads, config.shared_bytes)
+                yield Instance(kernel, target, config.threads, config.shared_bytes)
     elif is_file(arguments):
         from cuevo.executors.own.kernel import native_architecture
 
@@ -105,13 +105,13 @@ def _instances(arguments: argparse.Namespace) -> Iterator[_Instance]:
         stated, shared = threads_of(arguments, kernel), arguments.shared or 0
         threads = math.prod(stated) if stated else 0
         for arch in given or [default]:
-            yield _Instance(kernel, arch, threads, shared)
+            yield Instance(kernel, arch, threads, shared)
     else:
         module = kernel_module(arguments.kernel)
         architectures = given or [lowest_architecture(module, LOWEST_ARCH)]
         config, kernel = render_kernel(module, arguments.settings, architectures)
         for arch in architectures:
-            yield _Instance(kernel, arch, config.threads, config.shared_bytes)
+            yield Instance(kernel, arch, config.threads, config.shared_bytes)
 
 
 def run_assemble(arguments: argparse.Namespace) -> int:
@@ -119,12 +119,12 @@ def run_assemble(arguments: argparse.Namespace) -> int:
 
     if arguments.output and len(arguments.arch or ()) > 1:
         raise UsageError("--output takes one cubin: give --arch once.")
-    instances = list(_instances(arguments))
-    if arguments.output and len(instances) > 1:
-        raise UsageError(f"--output takes one cubin: give --launch, 1 to {len(instances)}.")
+    found = list(instances(arguments))
+    if arguments.output and len(found) > 1:
+        raise UsageError(f"--output takes one cubin: give --launch, 1 to {len(found)}.")
     options: dict[str, Any] = {"cache": None} if arguments.no_cache else {}
     reports = []
-    for each in instances:
+    for each in found:
         cubin = assemble(each.kernel, each.target, **options)
         if arguments.output:
             arguments.output.write_bytes(cubin.code)

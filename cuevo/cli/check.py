@@ -142,20 +142,19 @@ def run_check(arguments: argparse.Namespace) -> int:
             arguments.thread,
             write=lambda line: print(line, file=sys.stderr),
         )
-    reports = []
-    for report in _reports(arguments, budget, trace):
-        reports.append(report)
+    made = []
+    for report in reports(arguments, budget, trace):
+        made.append(report)
         if not arguments.json:
             _show(report, arguments.lines)
     if arguments.json:
-        listed = [_as_json(report) for report in reports]
+        listed = [_as_json(report) for report in made]
         print_json(listed if is_problem(arguments) else listed[0])
-    return EXIT_OK if all(report.ok for report in reports) else EXIT_FAILED
+    return EXIT_OK if all(report.ok for report in made) else EXIT_FAILED
 
 
-def _reports(
-    arguments: argparse.Namespace, budget: Budget, trace: Trace | None
-) -> Iterator[Report]:
+def reports(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Iterator[Report]:
+    """The check of each kernel that the command line names, when it is asked for."""
     from cuevo.check import check_kernel
     from cuevo.kernels import registry
 

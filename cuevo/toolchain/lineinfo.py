@@ -25,6 +25,10 @@ class LocatedText:
 
     text: str
     lines: tuple[SourceLine | None, ...]
+    numbers: Sequence[int]
+    """For each line the number of the line that it was before, counted from 1: for a ``.loc`` that
+    of the instruction, for a ``.file`` 0.
+    """
 
     def origin(self, line: int) -> SourceLine | None:
         """Origin of line `line` of the text, counted from 1; None where there is none."""
@@ -40,20 +44,25 @@ def add_line_information(text: Sequence[str], origins: Sequence[SourceLine | Non
     files: dict[str, int] = {}
     lines: list[str] = []
     kept: list[SourceLine | None] = []
+    numbers: list[int] = []
     last: SourceLine | None = None
-    for line, origin, in_body in zip(text, origins, _instruction_lines(text), strict=True):
+    each = zip(text, origins, _instruction_lines(text), strict=True)
+    for before, (line, origin, in_body) in enumerate(each, 1):
         if in_body and origin is not None and origin != last:
             number = files.setdefault(origin.file, len(files) + 1)
             margin = line[: len(line) - len(line.lstrip())]
             lines.append(f"{margin}.loc {number} {origin.line} 1")
             kept.append(origin)
+            numbers.append(before)
             last = origin
         lines.append(line)
         kept.append(origin)
+        numbers.append(before)
     for file, number in files.items():
         lines.append(f'.file {number} "{file}"')
         kept.append(None)
-    return LocatedText("\n".join(lines) + "\n", tuple(kept))
+        numbers.append(0)
+    return LocatedText("\n".join(lines) + "\n", tuple(kept), numbers)
 
 
 _TOKEN = re.compile(

@@ -103,7 +103,7 @@ class RenderedKernel:
         already keeps to them.
         """
         if re.search(r"^\s*\.file\b", self.text, re.MULTILINE):
-            return LocatedText(self.text, self.lines)
+            return LocatedText(self.text, self.lines, range(1, len(self.lines) + 1))
         text = self.text.removesuffix("\n").split("\n")
         return add_line_information(text, [self.origin(n) for n in range(1, len(text) + 1)])
 

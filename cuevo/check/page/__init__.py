@@ -1,0 +1,145 @@
+"""A kernel as a page: its template, its PTX text and its machine code side by side, with what the
+assembler and the CPU executor know of each line.
+
+The page is one file that needs no network; `page.html.j2` is its template, `page.js` shows the rows
+that `rows` makes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuevo.architectures import architecture
+from cuevo.check.page.rows import (
+    counts_of_lines,
+    machine_rows,
+    source_rows,
+    text_rows,
+)
+from cuevo.sim import Profile
+from cuevo.toolchain.assembler import Cubin
+from cuevo.toolchain.sass import Listing, MachineInstruction, by_pipe, disassemble
+from cuevo.toolchain.template import RenderedKernel
+
+__all__ = ["Subject", "content", "page"]
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel as it is launched, and what is known of it."""
+
+    kernel: RenderedKernel
+    cubin: Cubin
+    threads: int
+    """Of a block; 0 where nobody has said."""
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+    profile: Profile | None = None
+    """Of launches of this text."""
+    counted: str = ""
+    """What the profile is of, or why there is none."""
+
+
+def content(subject: Subject) -> dict[str, Any]:
+    """All that the page shows: facts about the kernel, ledgers, and the rows of the panes.
+
+    Raises CuevoError where there is no disassembler.
+    """
+    kernel, listing = subject.kernel, disassemble(subject.cubin)
+    counts = counts_of_lines(kernel, listing, subject.profile)
+    sources, places = source_rows(kernel, counts)
+    texts, numbers = text_rows(kernel, counts, sources, places)
+    return {
+        "name": kernel.name,
+        "instance": kernel.describe(),
+        "arch": subject.cubin.arch,
+        "counted": subject.counted,
+        "facts": _facts(subject, listing),
+        "ledgers": _ledgers(listing),
+        "ran": _ran(subject.profile),
+        "panes": {
+            "source": sources,
+            "text": texts,
+            "machine": machine_rows(kernel, listing, numbers),
+        },
+    }
+
+
+def page(shown: dict[str, Any]) -> str:
+    """The page of a `content`, as HTML."""
+    # Jinja takes a tenth of a second to import.
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    parts = {
+        name: Markup((_HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")
+    }
+    return environment.get_template("page.html.j2").render(**shown, **parts)
+
+
+def _facts(subject: Subject, listing: Listing) -> dict[str, str]:
+    """What the assembler and the limits of the architecture say."""
+    taken = subject.cubin.resources
+    shared = f"{taken.static_shared + subject.shared_bytes:,} bytes a block"
+    facts = {
+        "registers": f"{taken.registers} a thread",
+        "spills": f"{taken.spill_stores} bytes stored, {taken.spill_loads} loaded",
+        "shared memory": f"{shared}, {subject.shared_bytes:,} of them dynamic",
+    }
+    if subject.threads:
+        held = architecture(subject.cubin.arch).occupancy(
+            subject.threads, taken.registers, subject.shared_bytes + taken.static_shared
+        )
+        warps = f"{held.warps} of {held.most_warps} warps"
+        facts |= {
+            "threads": f"{subject.threads} a block",
+            "occupancy": f"{held.blocks} blocks, {warps}",
+            "limited by": held.limit,
+        }
+    live = max((each.live["GPR"] for each in listing.instructions), default=0)
+    return facts | {
+        "most live": f"{live} registers",
+        "assembler": subject.cubin.assembler,
+        "counts": subject.counted,
+    }
+
+
+def _ledgers(listing: Listing) -> list[dict[str, Any]]:
+    """Machine instructions by pipe and by opcode: of the main loop, and of the kernel."""
+    loop = listing.main_loop()
+    parts: list[tuple[str, str, Sequence[MachineInstruction]]] = [
+        ("kernel", "kernel", listing.instructions)
+    ]
+    if loop:
+        place = f"{loop[0].address:04x} to {loop[-1].address:04x}"
+        parts.insert(0, ("main loop", f"main loop, {place}", loop))
+    return [
+        {
+            "part": part,
+            "title": title,
+            "total": len(each),
+            "pipes": by_pipe(each),
+            "opcodes": dict(Counter(one.opcode for one in each).most_common()),
+        }
+        for part, title, each in parts
+    ]
+
+
+def _ran(profile: Profile | None) -> dict[str, Any] | None:
+    """What the CPU executor counted in the main loop."""
+    loop = profile.main_loop if profile else None
+    if loop is None:
+        return None
+    counts = {opcode: f"{often:.4g}" for opcode, often in loop.instructions.items()}
+    return {"instructions": counts}

@@ -1,0 +1,348 @@
+"use strict";
+// Three lists of rows, of which only those in view are in the document: a kernel has some ten thousand.
+
+const PIPES = {
+  "tensor": "#7c4dff", "fma": "#1e88e5", "fma heavy": "#0d5fa8", "fp16": "#26a69a", "fp64": "#00695c",
+  "alu": "#43a047", "xu": "#e53935", "lsu": "#fb8c00", "tma": "#c2185b", "tex": "#8d6e63",
+  "adu": "#fdd835", "cbu": "#9e9e9e", "uniform": "#5c6bc0", "none": "#cfd8dc", "unknown": "#000000",
+};
+const COLUMNS = {
+  n: ["", "line of the file or of the text; address"],
+  p: ["SASS", "machine instructions, by pipe"],
+  l: ["live", "registers of a thread that are live, at most"],
+  x: ["warps", "executions by warps, as the CPU executor counts them"],
+  b: ["bank", "wavefronts of shared memory, over the fewest possible"],
+  s: ["sect", "sectors of global memory touched, over those that hold the bytes"],
+};
+const HEIGHT = 18, BEYOND = 20;
+const ORDER = ["source", "text", "machine"];
+const data = JSON.parse(document.getElementById("rows").textContent);
+const number = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact" });
+
+function element(name, className, text) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// -- What a row looks like ------------------------------------------------------------------------
+
+function bar(pipes, total) {
+  const made = element("span", "bar");
+  for (const [pipe, count] of pipes) {
+    const part = element("i");
+    part.style.background = PIPES[pipe];
+    part.style.width = `${(100 * count) / total}%`;
+    made.append(part);
+  }
+  return made;
+}
+
+function cell(column, row, { name: of, hottest }) {
+  const value = row[column];
+  const made = element("span", `cell ${column}`);
+  if (value === undefined) return made;
+  if (column === "p") {
+    const total = value.reduce((sum, [, count]) => sum + count, 0);
+    made.append(bar(value, total), of === "machine" ? "" : total);
+  } else if (column === "b" || column === "s") {
+    const [taken, fewest] = value;
+    made.textContent = (taken / fewest).toFixed(1);
+    made.classList.toggle("bad", taken > fewest);
+  } else {
+    made.textContent = column === "x" ? short.format(value) : value;
+    if (column === "x") {
+      made.classList.add("hot");
+      made.style.setProperty("--heat", Math.sqrt(value / hottest));
+    }
+  }
+  return made;
+}
+
+// All that is known of a row, in words.
+function told(row) {
+  const words = [];
+  if (row.p) words.push(row.p.map(([pipe, count]) => `${pipe} ${count}`).join(", "));
+  if (row.l) words.push(`${row.l} registers live`);
+  if (row.x) words.push(`${number.format(row.x)} executions by warps`);
+  for (const [column, unit] of [["b", "wavefronts"], ["s", "sectors"]]) {
+    const [taken, fewest] = row[column] ?? [];
+    if (taken) words.push(`${number.format(taken)} ${unit}, ${number.format(fewest)} at the least`);
+  }
+  return words.join("; ");
+}
+
+const TOKEN = /(\/\/%.*)|(\/\/.*)|(^\s*(?:@!?[\w%]+\s+)?)([a-z][a-z0-9_]*(?:[.:]+\w+)+|[A-Z][A-Z0-9_]*(?:\.\w+)*)(?=[\s;]|$)/g;
+
+function coloured(text) {
+  const made = element("span", "text");
+  let done = 0;
+  for (const match of text.matchAll(TOKEN)) {
+    const [whole, control, comment, before, opcode] = match;
+    made.append(text.slice(done, match.index) + (opcode ? before : ""));
+    made.append(element("span", control ? "control" : comment ? "comment" : "opcode",
+      opcode ?? whole));
+    done = match.index + whole.length;
+  }
+  made.append(text.slice(done));
+  return made;
+}
+
+// -- A pane ---------------------------------------------------------------------------------------
+
+class Pane {
+  constructor(name) {
+    this.name = name;
+    this.rows = data[name];
+    this.columns = Object.keys(COLUMNS).filter((c) => this.rows.some((row) => row[c] !== undefined));
+    this.hottest = this.rows.reduce((most, row) => Math.max(most, row.k ? 0 : row.x ?? 0), 1);
+    this.closed = new Set(this.rows.flatMap((row, i) => (row.c ? [i] : [])));
+    this.linked = new Set();
+    this.found = new Set();
+    this.node = document.getElementById(name);
+    this.head = element("div", "head");
+    for (const column of this.columns) {
+      const made = element("span", `cell ${column}`, COLUMNS[column][0]);
+      made.title = COLUMNS[column][1];
+      this.head.append(made);
+    }
+    this.room = element("div", "room");
+    this.node.append(this.head, this.room);
+    this.node.addEventListener("scroll", () => this.draw());
+    this.enclosing = this.headsOfFolds();
+    this.arrange();
+  }
+
+  headsOfFolds() {
+    const open = [];
+    return this.rows.map((row, i) => {
+      while (open.length && i >= this.rows[open.at(-1)].e) open.pop();
+      const inside = [...open];
+      if (row.e !== undefined) open.push(i);
+      return inside;
+    });
+  }
+
+  // Which rows are to be seen, after a fold was closed or opened.
+  arrange() {
+    this.visible = [];
+    for (let i = 0; i < this.rows.length; ) {
+      this.visible.push(i);
+      i = this.closed.has(i) ? Math.max(this.rows[i].e, i + 1) : i + 1;
+    }
+    this.room.style.height = `${this.visible.length * HEIGHT}px`;
+    this.draw();
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.node.scrollTop / HEIGHT) - BEYOND);
+    const count = Math.ceil(this.node.clientHeight / HEIGHT) + 2 * BEYOND;
+    this.room.replaceChildren(
+      ...this.visible.slice(first, first + count).map((i, k) => this.line(i, first + k)));
+  }
+
+  line(i, place) {
+    const row = this.rows[i];
+    const made = element("div", `row ${row.k ?? "line"}`);
+    made.dataset.row = i;
+    made.title = told(row);
+    made.style.top = `${place * HEIGHT}px`;
+    made.classList.toggle("linked", this.linked.has(i));
+    made.classList.toggle("pinned", pinned?.pane === this && pinned.row === i);
+    made.classList.toggle("found", this.found.has(i));
+    made.classList.toggle("loop", row.m === 1);
+    made.classList.toggle("idle", this.columns.includes("x") && row.p !== undefined
+      && this.name !== "machine" && !row.x);
+    made.append(...this.columns.map((column) => cell(column, row, this)));
+    const text = coloured(row.t);
+    const toggle = row.e === undefined ? "" : this.closed.has(i) ? "▸" : "▾";
+    text.prepend(element("span", "toggle", toggle));
+    if (this.name !== "source") text.style.paddingLeft = `${row.d}ch`;
+    made.append(text);
+    return made;
+  }
+
+  toggle(i) {
+    this.closed.delete(i) || this.closed.add(i);
+    this.arrange();
+  }
+
+  show(i) {
+    for (const head of this.enclosing[i]) this.closed.delete(head);
+    this.arrange();
+    const place = this.visible.indexOf(i) * HEIGHT;
+    const { scrollTop, clientHeight } = this.node;
+    if (place < scrollTop || place > scrollTop + clientHeight - 3 * HEIGHT) {
+      this.node.scrollTop = Math.max(0, place - clientHeight / 3);
+    }
+    this.draw();
+  }
+}
+
+// -- Links: of each row those of the other panes --------------------------------------------------
+
+// Rows that name each row of the pane to their left as where they are from.
+function inverse(rows) {
+  const found = new Map();
+  rows.forEach((row, i) => {
+    if (row.o === undefined) return;
+    if (!found.has(row.o)) found.set(row.o, []);
+    found.get(row.o).push(i);
+  });
+  return found;
+}
+
+const fromSource = inverse(data.text), fromText = inverse(data.machine);
+
+// A row, and where it is the head of a fold all that is below.
+function below(rows, i) {
+  const end = rows[i].e ?? i + 1;
+  return Array.from({ length: Math.max(end - i, 1) }, (_, k) => i + k);
+}
+
+function linksOf(pane, i) {
+  const links = { source: new Set(), text: new Set(), machine: new Set() };
+  links[pane.name].add(i);
+  if (pane.name === "source") {
+    for (const row of fromSource.get(i) ?? []) below(data.text, row).forEach((x) => links.text.add(x));
+  } else if (pane.name === "text") {
+    below(data.text, i).forEach((row) => links.text.add(row));
+  } else if (data.machine[i].o !== undefined) {
+    links.text.add(data.machine[i].o);
+  }
+  if (pane.name !== "source") {
+    const row = pane.name === "text" ? i : data.machine[i].o;
+    if (row !== undefined && data.text[row].o !== undefined) links.source.add(data.text[row].o);
+  }
+  if (pane.name !== "machine") {
+    for (const row of links.text) for (const x of fromText.get(row) ?? []) links.machine.add(x);
+  }
+  return links;
+}
+
+function link(pane, i) {
+  const links = pane === null ? null : linksOf(pane, i);
+  for (const each of panes) {
+    each.linked = links === null ? new Set() : links[each.name];
+    each.draw();
+  }
+  return links;
+}
+
+let pinned = null;
+const panes = [];
+panes.push(...ORDER.map((name) => new Pane(name)));
+
+function pin(pane, i) {
+  pinned = { pane, row: i };
+  const links = link(pane, i);
+  for (const each of panes) {
+    const rows = [...links[each.name]].sort((x, y) => x - y);
+    if (each !== pane && rows.length) each.show(rows[0]);
+  }
+}
+
+function unpin() {
+  pinned = null;
+  link(null);
+}
+
+let hovered = null;
+for (const pane of panes) {
+  const rowAt = (event) => {
+    const node = event.target.closest(".row");
+    return node && Number(node.dataset.row);
+  };
+  pane.node.addEventListener("mousemove", (event) => {
+    const i = rowAt(event);
+    if (pinned || i === null || (hovered?.pane === pane && hovered.row === i)) return;
+    hovered = { pane, row: i };
+    link(pane, i);
+  });
+  pane.node.addEventListener("mouseleave", () => {
+    hovered = null;
+    if (!pinned) link(null);
+  });
+  pane.node.addEventListener("click", (event) => {
+    const i = rowAt(event);
+    if (i === null) return;
+    if (event.target.classList.contains("toggle") && pane.rows[i].e !== undefined) pane.toggle(i);
+    else if (pinned?.pane === pane && pinned.row === i) unpin();
+    else pin(pane, i);
+  });
+}
+
+// -- Search, folds, panes, colours ----------------------------------------------------------------
+
+const search = document.getElementById("search");
+const matches = document.getElementById("matches");
+let results = [], current = -1;
+
+function find() {
+  const words = search.value.trim().toLowerCase();
+  results = [];
+  current = -1;
+  for (const pane of panes) {
+    const found = pane.rows.flatMap((row, i) =>
+      words && row.t.toLowerCase().includes(words) ? [i] : []);
+    pane.found = new Set(found);
+    results.push(...found.map((row) => ({ pane, row })));
+    pane.draw();
+  }
+  matches.textContent = words ? `${number.format(results.length)} rows` : "";
+}
+
+function next(step) {
+  if (!results.length) return;
+  current = (current + step + results.length) % results.length;
+  const { pane, row } = results[current];
+  pane.show(row);
+  pin(pane, row);
+  matches.textContent = `${current + 1} of ${number.format(results.length)}`;
+}
+
+search.addEventListener("input", find);
+search.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") next(event.shiftKey ? -1 : 1);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && document.activeElement !== search) {
+    event.preventDefault();
+    search.focus();
+  } else if (event.key === "Escape") {
+    search.value = "";
+    search.blur();
+    find();
+    unpin();
+  }
+});
+
+document.getElementById("fold").addEventListener("click", () => {
+  const folds = (pane) => pane.rows.flatMap((row, i) => (row.k === "fold" ? [i] : []));
+  const open = panes.some((pane) => folds(pane).some((i) => !pane.closed.has(i)));
+  for (const pane of panes) {
+    for (const i of folds(pane)) if (open) pane.closed.add(i); else pane.closed.delete(i);
+    pane.arrange();
+  }
+});
+
+for (const button of document.querySelectorAll("nav button[data-pane]")) {
+  button.addEventListener("click", () => {
+    const pane = panes.find((each) => each.name === button.dataset.pane);
+    pane.node.hidden = !pane.node.hidden;
+    button.setAttribute("aria-pressed", String(!pane.node.hidden));
+    panes.forEach((each) => each.draw());
+  });
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme
+    ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+
+for (const mark of document.querySelectorAll("i.pipe")) mark.style.background = PIPES[mark.dataset.pipe];
+addEventListener("resize", () => panes.forEach((pane) => pane.draw()));

@@ -1,0 +1,116 @@
+"""`cuevo inspect`: a kernel as a page, its source, PTX and machine code side by side."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cuevo.cli.assemble import Instance, instances
+from cuevo.cli.check import reports
+from cuevo.cli.files import add_launch_options, is_file
+from cuevo.cli.kernels import add_kernel_options, architecture_name
+from cuevo.cli.problem import is_problem
+from cuevo.cli.usage import EXIT_OK, Subparsers, UsageError, add_command
+
+if TYPE_CHECKING:
+    from cuevo.check.page import Subject
+    from cuevo.sim import Profile
+    from cuevo.toolchain.template import RenderedKernel
+
+_DETAILS = """\
+examples:
+  cuevo inspect evoformer_forward_sm80 --set head_dim=32 --arch sm_90
+  cuevo inspect gemm --problem 512,512,512 --arch sm_80 --output gemm.html
+  cuevo inspect attention_backward --problem 1,128,8,300,32 --pair f32 --launch 2
+  cuevo inspect my/softmax.ptx --grid 64 --args 'f32[64,1000]' 'f32[64,1000]=0' 1000
+
+The page is one file, and needs no network. Its three panes are linked line by line: the template,
+or the file that a compiler had, the PTX text, and the machine code, each with its instructions by
+pipe and the registers that are live. With --problem, with --args for a file, or with --counts, the
+CPU executor adds how often each line ran, its bank conflicts and its sectors: those of the launches
+that `cuevo check` makes, which take seconds more. Needs nvdisasm: pip install "cuevo[workbench]".
+"""
+
+
+def add_commands(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "inspect",
+        "Make a page of a kernel: source, PTX and machine code side by side.",
+        _DETAILS,
+        run,
+    )
+    add_kernel_options(parser)
+    add_launch_options(parser)
+    add = parser.add_argument
+    add(
+        "--arch",
+        type=architecture_name,
+        metavar="SM",
+        help="sm_80, sm_90, ... (default: as of assemble)",
+    )
+    add("--counts", action="store_true", help="run a kernel by its name on small problems, too")
+    add("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    add("-o", "--output", type=Path, metavar="FILE", help="the page (default: KERNEL.html)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from cuevo.check.page import content, page
+
+    begun = time.perf_counter()
+    subject = read_subject(arguments)
+    text = page(content(subject))
+    path = arguments.output or Path(f"{subject.kernel.name}.html")
+    path.write_text(text, encoding="utf-8")
+    seconds = time.perf_counter() - begun
+    print(f"{subject.kernel.describe()} for {subject.cubin.arch}")
+    print(f"counts: {subject.counted}")
+    print(f"{path}: {len(text) / 2**20:.1f} MiB, in {seconds:.1f} s")
+    return EXIT_OK
+
+
+def read_subject(arguments: argparse.Namespace) -> Subject:
+    """The one kernel that the command line names, assembled, and with counts if it asks for them.
+
+    Raises UsageError where it names several.
+    """
+    from cuevo.check.page import Subject
+    from cuevo.toolchain.assembler import assemble
+
+    instance = _only(_with(arguments, arch=[arguments.arch] if arguments.arch else None))
+    cubin = assemble(instance.kernel, instance.target)
+    taken = instance.kernel, cubin, instance.threads, instance.shared_bytes
+    if is_problem(arguments) or arguments.counts or (is_file(arguments) and arguments.args):
+        return Subject(*taken, *_counts(arguments, instance.kernel))
+    needed = "--args" if is_file(arguments) else "--problem or --counts"
+    return Subject(*taken, None, f"none: give {needed}")
+
+
+def _with(arguments: argparse.Namespace, **others: object) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(arguments), **others})
+
+
+def _only(arguments: argparse.Namespace) -> Instance:
+    found = list(instances(arguments))
+    if len(found) > 1:
+        listed = "\n".join(f"  {n}: {each.kernel.describe()}" for n, each in enumerate(found, 1))
+        raise UsageError(f"there are several kernels: give --launch N.\n{listed}")
+    return found[0]
+
+
+def _counts(arguments: argparse.Namespace, kernel: RenderedKernel) -> tuple[Profile | None, str]:
+    """What the CPU executor counts, and what it is of; or why there is nothing."""
+    from cuevo.check import BUDGET
+
+    begun = time.perf_counter()
+    (report,) = reports(arguments, BUDGET, None)
+    seconds = time.perf_counter() - begun
+    if report.profile is None:
+        return None, f"none: {'; '.join(finding.message for finding in report.findings)}"
+    lines = kernel.text.splitlines()
+    if any(use.opcode not in lines[use.line - 1] for use in report.profile.instructions):
+        return None, "none: no small problem is for this instance"
+    launched = "the launch" if is_file(arguments) else "small problems"
+    return report.profile, f"{launched} on the CPU executor as {report.arch}, {seconds:.1f} s"

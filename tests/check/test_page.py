@@ -1,0 +1,282 @@
+"""The page of `cuevo inspect`: its numbers are those of the assembler and the CPU executor, its
+links land on the right lines, and a browser opens it without an error.
+"""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.shipped_kernels import FAMILIES
+
+from cuevo.check import check_launch
+from cuevo.check.page import Subject, content, page
+from cuevo.cli import main
+from cuevo.cli.files import make_arguments
+from cuevo.executors.own.texts import read_kernel
+from cuevo.kernels import registry
+from cuevo.sim import Profile
+from cuevo.toolchain.assembler import Cubin, assemble
+from cuevo.toolchain.sass import Listing, disassemble
+from cuevo.toolchain.template import RenderedKernel, render
+
+ROOT = Path(__file__).parents[2]
+SOFTMAX = "examples/row_softmax/row_softmax.ptx"
+VALUES = {"dtype": "f16", "block_n": 32, "stages": 2, "access": 16, "exact": True}
+ARGUMENTS = [
+    "a=f16[70,96]",
+    "b=f16[96,24]",
+    "bias=f32[24]",
+    "y=f32[70,24]=0",
+    "m=70",
+    "n=24",
+    "k=96",
+]
+SHARED = 12288
+
+
+class Made:
+    """An example with macros of the package's, inspected with counts."""
+
+    def __init__(self) -> None:
+        self.kernel: RenderedKernel = read_kernel(ROOT / SOFTMAX, values=VALUES)
+        self.cubin: Cubin = assemble(self.kernel, "sm_80")
+        self.listing: Listing = disassemble(self.cubin)
+        given = make_arguments(ARGUMENTS, self.kernel, seed=0)
+        report = check_launch(self.kernel, (2,), (128,), given, SHARED, "sm_80")
+        assert report.profile is not None
+        self.profile: Profile = report.profile
+        subject = Subject(self.kernel, self.cubin, 128, SHARED, self.profile, "the launch")
+        self.content: dict[str, Any] = content(subject)
+        self.rows: dict[str, list[dict[str, Any]]] = self.content["panes"]
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    return Made()
+
+
+def lines(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that are no heads of folds and no labels."""
+    return [row for row in rows if "k" not in row]
+
+
+# -- Numbers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.kernel
+def test_the_numbers_are_those_of_the_assembler(made: Made) -> None:
+    taken, facts = made.cubin.resources, made.content["facts"]
+    assert facts["registers"] == f"{taken.registers} a thread"
+    assert facts["spills"] == f"{taken.spill_stores} bytes stored, {taken.spill_loads} loaded"
+    assert facts["shared memory"].startswith(f"{SHARED + taken.static_shared:,} bytes")
+    assert len(lines(made.rows["machine"])) == len(made.listing.instructions)
+    of_pipes = Counter(each.pipe for each in made.listing.instructions)
+    for pane in ("machine", "text"):
+        shown: Counter[str] = Counter()
+        for row in lines(made.rows[pane]):
+            shown.update(dict(row.get("p", ())))
+        assert shown == of_pipes, pane
+    whole = next(each for each in made.content["ledgers"] if each["part"] == "kernel")
+    assert whole["pipes"] == of_pipes and whole["total"] == of_pipes.total()
+
+
+@pytest.mark.kernel
+def test_the_counts_are_those_of_the_executor(made: Made) -> None:
+    rows = {row["n"]: row for row in lines(made.rows["text"])}
+    for use in made.profile.instructions:
+        assert rows[use.line].get("x", 0) == use.executions
+    banks = {use.line: [use.wavefronts, use.ideal] for use in made.profile.banks}
+    assert {n: row["b"] for n, row in rows.items() if "b" in row} == banks != {}
+    sectors = {use.line: [use.sectors, use.ideal] for use in made.profile.sectors}
+    assert {n: row["s"] for n, row in rows.items() if "s" in row} == sectors != {}
+    file, by_line = "", {}
+    for row in made.rows["source"]:
+        if row.get("k") == "file":
+            file = row["t"]
+        elif "x" in row:
+            by_line[f"{file}:{row['n']}"] = row["x"]
+    told = {place: count for place, count in made.profile.by_line().items() if count}
+    assert {Path(place).name: count for place, count in by_line.items()} == {
+        Path(place).name: count for place, count in told.items()
+    }
+
+
+@pytest.mark.kernel
+def test_a_macro_counts_what_is_below_it(made: Made) -> None:
+    rows = made.rows["text"]
+    heads = [(i, row) for i, row in enumerate(rows) if row.get("k") == "fold"]
+    assert heads
+    for i, head in heads:
+        inside = lines(rows[i + 1 : head["e"]])
+        assert inside and all(row["d"] > head["d"] for row in inside)
+        total: Counter[str] = Counter()
+        for row in inside:
+            total.update(dict(row.get("p", ())))
+        assert dict(head.get("p", ())) == total
+        assert head.get("x", 0) == max(row.get("x", 0) for row in inside)
+        assert "${" in made.rows["source"][head["o"]]["t"]
+
+
+@pytest.mark.unit
+def test_a_command_that_inspects(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    plain, path = "examples/plain_softmax/softmax.ptx", tmp_path / "page.html"
+    assert main(["inspect", plain, "--arch", "90", "-o", str(path)]) == 0
+    assert "counts: none: give --args" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    assert "http" not in text and "sm_90" in text
+    assert main(["inspect", "attention_backward", "--problem", "1,8,2,64,32"]) == 2
+    assert "give --launch N" in capsys.readouterr().err
+
+
+# -- In a browser ----------------------------------------------------------------------------------
+
+
+class Opened:
+    """A page in a browser, which has no network, and what the browser complains of."""
+
+    def __init__(self, browser: Any, folder: Path) -> None:
+        self.tab = browser.new_page(viewport={"width": 1280, "height": 800})
+        self.complaints: list[str] = []
+        self.tab.on("console", lambda message: self.complaints.append(message.text))
+        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.tab.route(re.compile("^http"), lambda route: self.complaints.append(route.request.url))
+        self.folder = folder
+
+    def show(self, shown: dict[str, Any]) -> Any:
+        path = self.folder / f"{shown['name']}.html"
+        path.write_text(page(shown), encoding="utf-8")
+        self.tab.goto(path.as_uri())
+        return self.tab
+
+    def marked(self, pane: str) -> list[int]:
+        """The rows in view that are linked to the one that is pointed at."""
+        found = self.tab.eval_on_selector_all(
+            f"#{pane} .row.linked", "rows => rows.map(row => Number(row.dataset.row))"
+        )
+        return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no browser: neither chromium nor google-chrome is on PATH")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        # A sandbox is not to be had by root, nor in most containers; the pages are our own.
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield Opened(browser, tmp_path_factory.mktemp("pages"))
+        browser.close()
+
+
+def place(tab: Any, pane: str, row: int) -> Any:
+    """A row, scrolled into view."""
+    tab.evaluate("([pane, row]) => panes.find((each) => each.name === pane).show(row)", [pane, row])
+    return tab.locator(f"#{pane} .row[data-row='{row}']")
+
+
+@pytest.mark.kernel
+def test_links_land_on_the_right_lines(opened: Opened, made: Made) -> None:
+    tab, rows = opened.show(made.content), made.rows
+    sources = {
+        i: row["t"]
+        for i, row in enumerate(rows["source"])
+        if "ex2.approx" in row["t"] and "p" in row
+    }
+    (source,) = sources
+    texts = [i for i, row in enumerate(rows["text"]) if row.get("o") == source and "k" not in row]
+    machine = [i for i, row in enumerate(rows["machine"]) if row.get("o") in texts]
+    assert texts and machine and any("MUFU.EX2" in rows["machine"][i]["t"] for i in machine)
+
+    def seen(expected: list[int], pane: str) -> None:
+        marked = opened.marked(pane)
+        assert marked and set(marked) <= set(expected) and min(marked) == min(expected), pane
+
+    place(tab, "source", source).locator(".text").click(position={"x": 30, "y": 5})
+    assert opened.marked("source") == [source]
+    seen(texts, "text")
+    seen(machine, "machine")
+    # The way back, by hovering.
+    tab.keyboard.press("Escape")
+    assert opened.marked("source") == []
+    place(tab, "source", source)
+    place(tab, "text", texts[0])
+    place(tab, "machine", machine[0]).hover()
+    assert opened.marked("machine") == [i for i in machine if rows["machine"][i]["o"] == texts[0]]
+    assert opened.marked("text") == [rows["machine"][machine[0]]["o"]]
+    assert opened.marked("source") == [source]
+    assert opened.complaints == []
+
+
+@pytest.mark.kernel
+def test_a_browser_shows_the_counts(opened: Opened, made: Made) -> None:
+    tab, rows = opened.show(made.content), made.rows
+    most = max(lines(rows["text"]), key=lambda row: row.get("x", 0))
+    row = rows["text"].index(most)
+    shown = place(tab, "text", row)
+    assert shown.locator(".cell.x").inner_text() == str(most["x"])
+    assert shown.locator(".cell.p").inner_text() == str(sum(n for _, n in most["p"]))
+    assert shown.locator(".cell.l").inner_text() == str(most["l"])
+    told = tab.locator("[data-fact='registers']").inner_text()
+    assert told == f"{made.cubin.resources.registers} a thread"
+    pipes = made.content["ledgers"][0]["pipes"]
+    table = tab.locator(".ledger[data-part='main loop'] tr").all_inner_texts()
+    assert [each.split() for each in table] == [
+        [*name.split(), f"{count:,}"] for name, count in pipes.items()
+    ]
+    assert opened.complaints == []
+
+
+@pytest.mark.kernel
+def test_search_and_folds(opened: Opened, made: Made) -> None:
+    tab, rows = opened.show(made.content), made.rows
+    tab.keyboard.press("/")
+    tab.keyboard.type("ldmatrix")
+    found = sum("ldmatrix" in row["t"].lower() for pane in rows.values() for row in pane)
+    assert tab.locator("#matches").inner_text() == f"{found} rows"
+    tab.keyboard.press("Enter")
+    assert tab.locator("#matches").inner_text() == f"1 of {found}"
+    assert "ldmatrix" in tab.locator(".row.pinned").inner_text()
+    tab.keyboard.press("Escape")
+    count = "() => panes[1].visible.length"
+    closed = opened.tab.locator("#fold")
+    closed.click()
+    top = [row for row in rows["text"] if row["d"] == 0]
+    assert tab.evaluate(count) == len(top) < len(rows["text"])
+    closed.click()
+    assert tab.evaluate(count) == len(rows["text"])
+    head = next(i for i, row in enumerate(rows["text"]) if row.get("k") == "fold")
+    place(tab, "text", head).locator(".toggle").click()
+    assert tab.evaluate(count) == len(rows["text"]) - (rows["text"][head]["e"] - head - 1)
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    light = tab.evaluate(ground)
+    tab.locator("#theme").click()
+    assert tab.evaluate(ground) != light
+    tab.locator("button[data-pane='source']").click()
+    assert not tab.locator("#source").is_visible()
+    assert opened.complaints == []
+
+
+@pytest.mark.unit
+def test_a_page_of_every_kernel_opens(opened: Opened) -> None:
+    families = [name for name in FAMILIES if not name.startswith(("forward-", "backward-"))]
+    of_kernels: dict[str, dict[str, object]] = {}
+    for family in ("forward-D8", "backward-D8", *families):
+        for _, name, values in FAMILIES[family]():
+            of_kernels.setdefault(name, values)
+    assert set(of_kernels) == set(registry())
+    for name, values in of_kernels.items():
+        kernel = render(name, values)
+        cubin = assemble(kernel, getattr(registry()[name], "ARCH", "sm_80"))
+        tab = opened.show(content(Subject(kernel, cubin, threads=0, shared_bytes=0)))
+        for pane in ("source", "text", "machine"):
+            assert tab.locator(f"#{pane} .row").count() > 20, (name, pane)
+        assert opened.complaints == [], name
