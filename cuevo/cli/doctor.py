@@ -59,7 +59,7 @@ OPTIONAL = {
     "matplotlib": "cuevo layout --output",
     "torch": "cuevo.torch",
     "jax": "cuevo.jax",
-    "nvidia-cuda-nvdisasm": "the disassembler, with which tests count machine instructions",
+    "nvidia-cuda-nvdisasm": "cuevo inspect: the disassembler",
 }
 """Distribution -> what it gives, where it is installed."""
 

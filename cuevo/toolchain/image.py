@@ -1,7 +1,8 @@
 """Facts about kernels in a cubin: the ELF image that an assembler makes and a driver loads.
 
 The image has the facts whatever assembler made it, nvJitLink or a driver, and whatever its log
-looks like. Sections and attributes are those that ``cuobjdump -elf`` prints.
+looks like. Sections and attributes are those that ``cuobjdump -elf`` prints, lines those that
+``nvdisasm -gp`` does.
 """
 
 import re
@@ -15,6 +16,9 @@ from cuevo.errors import AssemblerError
 # In ``.nv.info``: how an attribute that has more than two bytes is stored, and some attributes.
 _SIZED_VALUE = 4
 _FRAME_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x2F, 0x4C
+_LINES_OF_TEXT = "nv_debug_line_sass"
+"""The section that says which line of the PTX text an instruction is from, as DWARF 3 lists lines.
+"""
 _RESERVED_SHARED = ".nv.reservedSmem.cap"
 """Shared memory of a block that is the system's, counted in a kernel's section from sm_90 on."""
 
@@ -72,6 +76,23 @@ class Image:
         """Bytes of the kernel's own constant memory, parameters among them, of all banks."""
         return self._size(rf"\.nv\.constant\d+\.{re.escape(kernel)}")
 
+    def lines(self, kernel: str) -> dict[int, int]:
+        """The line of the assembled text that the instructions are from, from an address on; the
+        addresses ascend. Empty without line information.
+        """
+        table = self._content(f".{_LINES_OF_TEXT}")
+        functions = {}
+        for prefix, entry in ((".rel.", "<QQ"), (".rela.", "<QQ8x")):
+            for place, symbol in struct.iter_unpack(
+                entry, self._content(f"{prefix}{_LINES_OF_TEXT}")
+            ):
+                functions[place] = self._symbols[symbol >> 32][0]
+        found = {}
+        for place, address, line in _line_table(table):
+            if functions.get(place) == kernel:
+                found[address] = line
+        return dict(sorted(found.items()))
+
     @cached_property
     def _symbols(self) -> list[tuple[str, int]]:
         """Name and value of each symbol."""
@@ -117,3 +138,68 @@ def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
             value = info[position : position + size]
             position += size
         yield name, value
+
+
+# -- Lists of lines, as DWARF 3 has them (section 6.2) ---------------------------------------------
+
+_SET_ADDRESS = 2
+_COPY, _ADVANCE_ADDRESS, _ADVANCE_LINE, _FIXED_ADVANCE, _CONST_ADD = 1, 2, 3, 9, 8
+
+
+def _line_table(table: bytes) -> Iterator[tuple[int, int, int]]:
+    """The rows of a list of lines: where in it the function's address is, address, line."""
+    begin = 0
+    while begin < len(table):
+        length, _, header = struct.unpack_from("<IHI", table, begin)
+        step, _, line_base, line_range, first_special = struct.unpack_from(
+            "<BBbBB", table, begin + 10
+        )
+        operands = table[begin + 15 : begin + 15 + first_special - 1]
+        position, begin = begin + 10 + header, begin + 4 + length
+        place, address, line = 0, 0, 1
+        while position < begin:
+            code = table[position]
+            position += 1
+            if code >= first_special:
+                advance, more = divmod(code - first_special, line_range)
+                address, line = address + step * advance, line + line_base + more
+                yield place, address, line
+            elif code == 0:
+                size, position = _uleb(table, position)
+                if table[position] == _SET_ADDRESS:
+                    place, address, line = position + 1, 0, 1
+                position += size
+            elif code == _COPY:
+                yield place, address, line
+            elif code == _ADVANCE_LINE:
+                change, position = _sleb(table, position)
+                line += change
+            elif code == _ADVANCE_ADDRESS:
+                advance, position = _uleb(table, position)
+                address += step * advance
+            elif code == _FIXED_ADVANCE:
+                address += int.from_bytes(table[position : position + 2], "little")
+                position += 2
+            elif code == _CONST_ADD:
+                address += step * ((255 - first_special) // line_range)
+            else:
+                for _ in range(operands[code - 1]):
+                    _, position = _uleb(table, position)
+
+
+def _uleb(data: bytes, position: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 127) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 128:
+            return value, position
+
+
+def _sleb(data: bytes, position: int) -> tuple[int, int]:
+    """The same with a sign."""
+    value, behind = _uleb(data, position)
+    bits = 7 * (behind - position)
+    return value - ((value >> (bits - 1)) << bits), behind

@@ -18,6 +18,7 @@ from pathlib import Path
 from cuevo.architectures import architecture
 from cuevo.errors import CuevoError
 from cuevo.toolchain.assembler import Cubin
+from cuevo.toolchain.image import Image
 
 __all__ = [
     "PIPES",
@@ -177,55 +178,41 @@ def disassemble(cubin: Cubin) -> Listing:
     with tempfile.TemporaryDirectory(prefix="cuevo-") as directory:
         image = Path(directory) / "kernel.cubin"
         image.write_bytes(cubin.code)
-        # Lines and registers are not to be had in one listing.
-        runs = [
-            subprocess.Popen(
-                [disassembler(), "-c", *options, str(image)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for options in (["-gp"], ["-lrm", "count"])
-        ]
-        texts = []
-        for run in runs:
-            text, complaint = run.communicate()
-            if run.returncode:
-                raise CuevoError(f"nvdisasm cannot read {cubin.name}: {complaint.strip()}")
-            texts.append(text)
-    return _read(cubin.name, cubin.arch, *texts)
+        command = [disassembler(), "-c", "-lrm", "count", str(image)]
+        run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        raise CuevoError(f"nvdisasm cannot read {cubin.name}: {run.stderr.strip()}")
+    return _read(cubin, run.stdout)
 
 
-# -- Its listings ----------------------------------------------------------------------------------
+# -- Its listing -----------------------------------------------------------------------------------
 
 _INSTRUCTION = re.compile(
     r"\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+)?\s*"
     r"(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>.*?)\s*;"
 )
-_LINE = re.compile(r"\s*//## File \".*\", line (\d+)")
 _LABEL = re.compile(r"(\.L\w+):")
 _REGISTERS = "// |"
 """What the columns of live registers begin with."""
 
 
-def _read(name: str, arch: str, with_lines: str, with_registers: str) -> Listing:
-    """The listing of a kernel, from one that tells lines and one that tells live registers."""
-    live = _live_registers(name, with_registers)
+def _read(cubin: Cubin, listing: str) -> Listing:
+    # The columns have their names once, above the first section.
+    kinds = _cells(next((x for x in listing.splitlines() if f"{_REGISTERS} GPR" in x), ""))
+    lines = Image(cubin.code).lines(cubin.name)
     line = None
     found: list[MachineInstruction] = []
     waiting: list[str] = []
     labels: dict[str, int] = {}
-    for row in _section(name, with_lines):
-        if match := _LINE.match(row):
-            line = int(match[1])
-        elif match := _LABEL.match(row):
+    for row in _section(cubin.name, listing):
+        if match := _LABEL.match(row):
             waiting.append(match[1])
         elif match := _INSTRUCTION.match(row):
             address, opcode = int(match["address"], 16), match["opcode"]
-            if address not in live:
-                continue  # the padding behind the code
             labels |= dict.fromkeys(waiting, address)
             waiting.clear()
+            line = lines.get(address, line)
+            counts = (int(cell or 0) for cell in _cells(row))
             found.append(
                 MachineInstruction(
                     address,
@@ -233,15 +220,15 @@ def _read(name: str, arch: str, with_lines: str, with_registers: str) -> Listing
                     opcode,
                     match["operands"],
                     line,
-                    live[address],
-                    pipe(opcode, arch),
+                    dict(zip(kinds, counts, strict=True)),
+                    pipe(opcode, cubin.arch),
                 )
             )
     aimed = (
         replace(each, target=labels[target]) if (target := _target(each)) in labels else each
         for each in found
     )
-    return Listing(name, arch, tuple(aimed), labels)
+    return Listing(cubin.name, cubin.arch, tuple(aimed), labels)
 
 
 def _section(name: str, listing: str) -> Iterator[str]:
@@ -254,19 +241,8 @@ def _section(name: str, listing: str) -> Iterator[str]:
             yield row
 
 
-def _live_registers(name: str, listing: str) -> dict[int, dict[str, int]]:
-    """Live registers by kind, for each address of a kernel."""
-    # The columns have their names once, above the first section.
-    named = next((row for row in listing.splitlines() if f"{_REGISTERS} GPR" in row), "")
-    kinds, live = _cells(named), {}
-    for row in _section(name, listing):
-        if match := _INSTRUCTION.match(row):
-            counts = zip(kinds, _cells(row), strict=True)
-            live[int(match["address"], 16)] = {kind: int(cell or 0) for kind, cell in counts}
-    return live
-
-
 def _cells(row: str) -> list[str]:
+    """The columns of live registers."""
     columns = row.partition(_REGISTERS)[2].rstrip().removesuffix("|")
     return [cell.strip() for cell in columns.split("|")]
 

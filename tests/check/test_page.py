@@ -27,13 +27,8 @@ ROOT = Path(__file__).parents[2]
 SOFTMAX = "examples/row_softmax/row_softmax.ptx"
 VALUES = {"dtype": "f16", "block_n": 32, "stages": 2, "access": 16, "exact": True}
 ARGUMENTS = [
-    "a=f16[70,96]",
-    "b=f16[96,24]",
-    "bias=f32[24]",
-    "y=f32[70,24]=0",
-    "m=70",
-    "n=24",
-    "k=96",
+    *("a=f16[70,96]", "b=f16[96,24]", "bias=f32[24]", "y=f32[70,24]=0"),
+    *("m=70", "n=24", "k=96"),
 ]
 SHARED = 12288
 

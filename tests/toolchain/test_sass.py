@@ -1,5 +1,7 @@
 """cuevo.toolchain.sass: machine code, the lines that it is from, live registers, pipes."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +38,22 @@ def test_an_instruction_is_of_the_line_that_asks_for_it(arch: str) -> None:
         assert found, opcode
         for each in found:
             assert each.line is not None and word in text[each.line - 1], each
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_the_lines_are_those_that_the_disassembler_reads(arch: str, tmp_path: Path) -> None:
+    cubin = assemble(shipped(gemm_sm70.NAME), arch)
+    image = tmp_path / "k.cubin"
+    image.write_bytes(cubin.code)
+    command = [sass.disassembler(), "-c", "-gp", str(image)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    _, section = printed.split(f"\t.section\t.text.{cubin.name},")
+    line, expected = 0, {}
+    for told, address in re.findall(r'//## File ".*", line (\d+)|/\*([0-9a-f]{4,})\*/', section):
+        line = int(told or line)
+        expected |= {int(address, 16): line} if address else {}
+    found = {each.address: each.line for each in disassemble(cubin).instructions}
+    assert found == {address: expected[address] for address in found} != {}
 
 
 @pytest.mark.parametrize(
