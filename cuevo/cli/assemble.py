@@ -114,6 +114,19 @@ def instances(arguments: argparse.Namespace) -> Iterator[Instance]:
             yield Instance(kernel, arch, config.threads, config.shared_bytes)
 
 
+def only_instance(arguments: argparse.Namespace) -> Instance:
+    """The kernel that the command line names, for the one architecture that it may name.
+
+    Raises UsageError where there are several.
+    """
+    given = {**vars(arguments), "arch": [arguments.arch] if arguments.arch else None}
+    found = list(instances(argparse.Namespace(**given)))
+    if len(found) > 1:
+        listed = "\n".join(f"  {n}: {each.kernel.describe()}" for n, each in enumerate(found, 1))
+        raise UsageError(f"there are several kernels: give --launch N.\n{listed}")
+    return found[0]
+
+
 def run_assemble(arguments: argparse.Namespace) -> int:
     from cuevo.toolchain.assembler import assemble
 

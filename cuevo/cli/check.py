@@ -19,7 +19,7 @@ from cuevo.cli.kernels import (
     kernel_module,
     lowest_architecture,
 )
-from cuevo.cli.problem import DEFAULT_ARCH, is_problem, launches_of_problem
+from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, is_problem, launches_of_problem
 from cuevo.cli.usage import (
     EXIT_FAILED,
     EXIT_OK,
@@ -43,6 +43,7 @@ examples:
   cuevo check evoformer_forward_sm80 --set head_dim=32 --json | jq '.findings'
   cuevo check gemm_sm80 --trace gemm_sm80.ptx:52 --watch 'a[3,0]' --watch shared:64:16 --thread 5
   cuevo check attention_backward --problem 1,128,8,300,32 --pair f32 --arch sm_80
+  cuevo check --watch gemm_sm80
   cuevo check my/softmax.ptx --grid 64 --threads 128 --args 'f32[64,1000]' 'f32[64,1000]=0' 1000
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
@@ -65,7 +66,7 @@ def add_commands(subparsers: Subparsers) -> None:
         _DETAILS,
         run_check,
     )
-    add_kernel_options(check)
+    add_kernel_options(check, required=False)
     add_launch_options(check)
     check.add_argument(
         "--arch",
@@ -107,7 +108,8 @@ def add_commands(subparsers: Subparsers) -> None:
         default=[],
         metavar="WHAT",
         help="tell what is written to a register, or who touches k[0,2,5], shared:OFFSET[:BYTES] "
-        "or global:ADDRESS[:BYTES]; may be repeated",
+        "or global:ADDRESS[:BYTES]; may be repeated. With a PTX file or a kernel, in place of "
+        "KERNEL: check again whenever it is saved, and tell what has changed",
     )
     for name in ("block", "thread"):
         add(
@@ -131,6 +133,7 @@ def run_check(arguments: argparse.Namespace) -> int:
     from cuevo.check import BUDGET
     from cuevo.sim import Trace
 
+    looping = _kernel_of_watch(arguments)
     given = {"instructions": arguments.most_instructions, "seconds": arguments.most_seconds}
     budget = replace(BUDGET, **{name: most for name, most in given.items() if most is not None})
     trace = None
@@ -142,6 +145,10 @@ def run_check(arguments: argparse.Namespace) -> int:
             arguments.thread,
             write=lambda line: print(line, file=sys.stderr),
         )
+    if looping:
+        from cuevo.cli.watch import watch
+
+        return watch(arguments, budget)
     made = []
     for report in reports(arguments, budget, trace):
         made.append(report)
@@ -151,6 +158,28 @@ def run_check(arguments: argparse.Namespace) -> int:
         listed = [_as_json(report) for report in made]
         print_json(listed if is_problem(arguments) else listed[0])
     return EXIT_OK if all(report.ok for report in made) else EXIT_FAILED
+
+
+def _kernel_of_watch(arguments: argparse.Namespace) -> bool:
+    """Whether one of the things to watch is the kernel, which then is taken from there.
+
+    Raises UsageError where no kernel is named, or options go with one run only.
+    """
+    from cuevo.kernels import registry
+
+    known = (arguments.kernel, *OPERATIONS, *registry())
+    named = [what for what in arguments.watch if what in known or what.endswith(".ptx")]
+    if not named:
+        if arguments.kernel is None:
+            raise UsageError("name a kernel or a PTX file.")
+        return False
+    kernel = arguments.kernel or named[0]
+    if set(named) != {kernel}:
+        raise UsageError(f"--watch: one kernel is checked again and again: {kernel}.")
+    if arguments.json or arguments.trace or len(arguments.watch) > 1:
+        raise UsageError(f"--watch {kernel} goes with no --json, --trace, or other --watch.")
+    arguments.kernel, arguments.watch = kernel, []
+    return True
 
 
 def reports(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Iterator[Report]:

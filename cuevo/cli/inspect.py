@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuevo.cli.assemble import Instance, instances
+from cuevo.cli.assemble import only_instance
 from cuevo.cli.check import reports
 from cuevo.cli.files import add_launch_options, is_file
 from cuevo.cli.kernels import add_kernel_options, architecture_name
 from cuevo.cli.problem import is_problem
-from cuevo.cli.usage import EXIT_OK, Subparsers, UsageError, add_command
+from cuevo.cli.usage import EXIT_OK, Subparsers, add_command
 
 if TYPE_CHECKING:
     from cuevo.check.page import Subject
@@ -79,25 +79,13 @@ def read_subject(arguments: argparse.Namespace) -> Subject:
     from cuevo.check.page import Subject
     from cuevo.toolchain.assembler import assemble
 
-    instance = _only(_with(arguments, arch=[arguments.arch] if arguments.arch else None))
+    instance = only_instance(arguments)
     cubin = assemble(instance.kernel, instance.target)
     taken = instance.kernel, cubin, instance.threads, instance.shared_bytes
     if is_problem(arguments) or arguments.counts or (is_file(arguments) and arguments.args):
         return Subject(*taken, *_counts(arguments, instance.kernel))
     needed = "--args" if is_file(arguments) else "--problem or --counts"
     return Subject(*taken, None, f"none: give {needed}")
-
-
-def _with(arguments: argparse.Namespace, **others: object) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(arguments), **others})
-
-
-def _only(arguments: argparse.Namespace) -> Instance:
-    found = list(instances(arguments))
-    if len(found) > 1:
-        listed = "\n".join(f"  {n}: {each.kernel.describe()}" for n, each in enumerate(found, 1))
-        raise UsageError(f"there are several kernels: give --launch N.\n{listed}")
-    return found[0]
 
 
 def _counts(arguments: argparse.Namespace, kernel: RenderedKernel) -> tuple[Profile | None, str]:

@@ -88,9 +88,10 @@ def add_commands(subparsers: Subparsers) -> None:
     render.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead")
 
 
-def add_kernel_options(parser: argparse.ArgumentParser) -> None:
+def add_kernel_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "kernel",
+        nargs=None if required else "?",
         metavar="KERNEL",
         help="a name that `cuevo kernels` lists, or a PTX file; with --problem an operation, too",
     )

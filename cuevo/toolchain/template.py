@@ -59,6 +59,14 @@ class RenderedKernel:
         """Origin of line `line` of the text, counted from 1; None where there is none."""
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
 
+    def path(self, file: str) -> Path | None:
+        """Where a file is that origins name; None where it is not to be had."""
+        folder, _, name = file.partition("/")
+        places = [Path(file)]
+        if folder == "ptx":
+            places = [(self.directory or ptx_directory()) / name, ptx_directory() / name]
+        return next((place for place in places if place.is_file()), None)
+
     def callers(self, line: int) -> tuple[SourceLine, ...]:
         """The lines whose macro calls brought line `line` of the text, the innermost first. The
         template is rendered once more to find them; there are none if it was edited meanwhile.

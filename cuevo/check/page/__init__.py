@@ -6,7 +6,7 @@ that `rows` makes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cuevo.check.page.rows import (
 )
 from cuevo.sim import Profile
 from cuevo.toolchain.assembler import Cubin
-from cuevo.toolchain.sass import Listing, MachineInstruction, by_pipe, disassemble
+from cuevo.toolchain.sass import Listing, by_pipe, disassemble
 from cuevo.toolchain.template import RenderedKernel
 
 __all__ = ["Subject", "content", "page"]
@@ -45,7 +45,8 @@ class Subject:
 
 
 def content(subject: Subject) -> dict[str, Any]:
-    """All that the page shows: facts about the kernel, ledgers, and the rows of the panes.
+    """All that the page shows: facts about the kernel and ledgers, each with one value (two where
+    kernels are compared), and the rows of the panes.
 
     Raises CuevoError where there is no disassembler.
     """
@@ -55,12 +56,11 @@ def content(subject: Subject) -> dict[str, Any]:
     texts, numbers = text_rows(kernel, counts, sources, places)
     return {
         "name": kernel.name,
-        "instance": kernel.describe(),
+        "instances": [kernel.describe()],
         "arch": subject.cubin.arch,
-        "counted": subject.counted,
-        "facts": _facts(subject, listing),
-        "ledgers": _ledgers(listing),
-        "ran": _ran(subject.profile),
+        "facts": {name: [value] for name, value in _facts(subject, listing).items()},
+        "ledgers": [*_ledgers(listing, subject.profile)],
+        "titles": {"source": "source", "text": "PTX", "machine": "SASS"},
         "panes": {
             "source": sources,
             "text": texts,
@@ -112,31 +112,27 @@ def _facts(subject: Subject, listing: Listing) -> dict[str, str]:
     }
 
 
-def _ledgers(listing: Listing) -> list[dict[str, Any]]:
-    """Machine instructions by pipe and by opcode: of the main loop, and of the kernel."""
-    loop = listing.main_loop()
-    parts: list[tuple[str, str, Sequence[MachineInstruction]]] = [
-        ("kernel", "kernel", listing.instructions)
-    ]
-    if loop:
-        place = f"{loop[0].address:04x} to {loop[-1].address:04x}"
-        parts.insert(0, ("main loop", f"main loop, {place}", loop))
-    return [
-        {
-            "part": part,
-            "title": title,
-            "total": len(each),
-            "pipes": by_pipe(each),
-            "opcodes": dict(Counter(one.opcode for one in each).most_common()),
-        }
-        for part, title, each in parts
-    ]
+def _ledgers(listing: Listing, profile: Profile | None) -> Iterator[dict[str, Any]]:
+    """Machine instructions by pipe and by opcode, of the main loop and of the kernel, and what the
+    CPU executor counted in the main loop.
+    """
+    parts = {"main loop": listing.main_loop(), "kernel": listing.instructions}
+    for part, each in parts.items():
+        if each:
+            title = f"{part}, {each[0].address:04x} to {each[-1].address:04x}"
+            yield _ledger(f"{part} by pipe", title, by_pipe(each))
+    part, each = next((part, each) for part, each in parts.items() if each)
+    opcodes = dict(Counter(one.opcode for one in each).most_common())
+    yield _ledger(f"{part} by opcode", f"{part} by opcode", opcodes)
+    if profile and profile.main_loop:
+        counts = {x: round(often, 3) for x, often in profile.main_loop.instructions.items()}
+        yield _ledger("PTX", "PTX of an iteration", counts)
 
 
-def _ran(profile: Profile | None) -> dict[str, Any] | None:
-    """What the CPU executor counted in the main loop."""
-    loop = profile.main_loop if profile else None
-    if loop is None:
-        return None
-    counts = {opcode: f"{often:.4g}" for opcode, often in loop.instructions.items()}
-    return {"instructions": counts}
+def _ledger(part: str, title: str, counts: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "part": part,
+        "title": title,
+        "totals": [sum(counts.values())],
+        "counts": {name: [count] for name, count in counts.items()},
+    }

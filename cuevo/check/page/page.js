@@ -15,8 +15,10 @@ const COLUMNS = {
   s: ["sect", "sectors of global memory touched, over those that hold the bytes"],
 };
 const HEIGHT = 18, BEYOND = 20;
-const ORDER = ["source", "text", "machine"];
 const data = JSON.parse(document.getElementById("rows").textContent);
+const ORDER = Array.from(document.querySelectorAll(".pane"), (pane) => pane.id);
+// Panes whose rows stand side by side, and are scrolled and folded together.
+const aligned = document.querySelector("main.aligned") !== null;
 const number = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact" });
 
@@ -43,6 +45,7 @@ function bar(pipes, total) {
 function cell(column, row, { name: of, hottest }) {
   const value = row[column];
   const made = element("span", `cell ${column}`);
+  if (row.v?.includes(column)) made.classList.add("differs");
   if (value === undefined) return made;
   if (column === "p") {
     const total = value.reduce((sum, [, count]) => sum + count, 0);
@@ -110,7 +113,10 @@ class Pane {
     }
     this.room = element("div", "room");
     this.node.append(this.head, this.room);
-    this.node.addEventListener("scroll", () => this.draw());
+    this.node.addEventListener("scroll", () => {
+      this.draw();
+      if (aligned) panes.forEach((each) => (each.node.scrollTop = this.node.scrollTop));
+    });
     this.enclosing = this.headsOfFolds();
     this.arrange();
   }
@@ -145,7 +151,7 @@ class Pane {
 
   line(i, place) {
     const row = this.rows[i];
-    const made = element("div", `row ${row.k ?? "line"}`);
+    const made = element("div", `row ${row.k ?? "line"} ${row.g ?? ""}`);
     made.dataset.row = i;
     made.title = told(row);
     made.style.top = `${place * HEIGHT}px`;
@@ -159,14 +165,16 @@ class Pane {
     const text = coloured(row.t);
     const toggle = row.e === undefined ? "" : this.closed.has(i) ? "▸" : "▾";
     text.prepend(element("span", "toggle", toggle));
-    if (this.name !== "source") text.style.paddingLeft = `${row.d}ch`;
+    if (this.name !== "source" && !aligned) text.style.paddingLeft = `${row.d}ch`;
     made.append(text);
     return made;
   }
 
   toggle(i) {
-    this.closed.delete(i) || this.closed.add(i);
-    this.arrange();
+    for (const each of aligned ? panes : [this]) {
+      each.closed.delete(i) || each.closed.add(i);
+      each.arrange();
+    }
   }
 
   show(i) {
@@ -183,43 +191,41 @@ class Pane {
 
 // -- Links: of each row those of the other panes --------------------------------------------------
 
-// Rows that name each row of the pane to their left as where they are from.
-function inverse(rows) {
+// For each pane and each row of the pane to its left the rows that name it as where they are from.
+const derived = ORDER.map((name) => {
   const found = new Map();
-  rows.forEach((row, i) => {
+  data[name].forEach((row, i) => {
     if (row.o === undefined) return;
     if (!found.has(row.o)) found.set(row.o, []);
     found.get(row.o).push(i);
   });
   return found;
-}
+});
 
-const fromSource = inverse(data.text), fromText = inverse(data.machine);
-
-// A row, and where it is the head of a fold all that is below.
+// A row, and where it is the head of a fold that a macro's call makes all that is below.
 function below(rows, i) {
-  const end = rows[i].e ?? i + 1;
+  const end = rows[i].o === undefined ? i + 1 : rows[i].e ?? i + 1;
   return Array.from({ length: Math.max(end - i, 1) }, (_, k) => i + k);
 }
 
 function linksOf(pane, i) {
-  const links = { source: new Set(), text: new Set(), machine: new Set() };
-  links[pane.name].add(i);
-  if (pane.name === "source") {
-    for (const row of fromSource.get(i) ?? []) below(data.text, row).forEach((x) => links.text.add(x));
-  } else if (pane.name === "text") {
-    below(data.text, i).forEach((row) => links.text.add(row));
-  } else if (data.machine[i].o !== undefined) {
-    links.text.add(data.machine[i].o);
+  const links = ORDER.map(() => new Set());
+  const own = ORDER.indexOf(pane.name);
+  links[own] = new Set(below(pane.rows, i));
+  for (let k = own + 1; k < ORDER.length; k++) {
+    for (const from of links[k - 1]) {
+      for (const row of derived[k].get(from) ?? []) {
+        below(data[ORDER[k]], row).forEach((each) => links[k].add(each));
+      }
+    }
   }
-  if (pane.name !== "source") {
-    const row = pane.name === "text" ? i : data.machine[i].o;
-    if (row !== undefined && data.text[row].o !== undefined) links.source.add(data.text[row].o);
+  let row = i;
+  for (let k = own; k > 0; k--) {
+    row = data[ORDER[k]][row].o;
+    if (row === undefined) break;
+    links[k - 1].add(row);
   }
-  if (pane.name !== "machine") {
-    for (const row of links.text) for (const x of fromText.get(row) ?? []) links.machine.add(x);
-  }
-  return links;
+  return Object.fromEntries(ORDER.map((name, k) => [name, links[k]]));
 }
 
 function link(pane, i) {
@@ -233,7 +239,7 @@ function link(pane, i) {
 
 let pinned = null;
 const panes = [];
-panes.push(...ORDER.map((name) => new Pane(name)));
+for (const name of ORDER) panes.push(new Pane(name));
 
 function pin(pane, i) {
   pinned = { pane, row: i };
@@ -344,5 +350,8 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 
-for (const mark of document.querySelectorAll("i.pipe")) mark.style.background = PIPES[mark.dataset.pipe];
+for (const mark of document.querySelectorAll("i.pipe")) {
+  const colour = PIPES[mark.dataset.pipe];
+  if (colour) mark.style.background = colour;
+}
 addEventListener("resize", () => panes.forEach((pane) => pane.draw()));

@@ -13,12 +13,10 @@ A row is a dictionary with short names, of which there are some ten thousand in 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cuevo.sim import Profile
 from cuevo.toolchain.lineinfo import SourceLine
-from cuevo.toolchain.paths import ptx_directory
 from cuevo.toolchain.sass import Listing
 from cuevo.toolchain.template import RenderedKernel
 
@@ -106,9 +104,10 @@ def source_rows(
     rows: list[Row] = []
     places: dict[SourceLine, int] = {}
     for file, mentioned in named.items():
-        text = _read(kernel, file)
-        if text is None:
-            text = [f"({file} is not here)"] * max(mentioned, default=0)
+        path = kernel.path(file)
+        text = [f"({file} is not here)"] * max(mentioned, default=0)
+        if path is not None:
+            text = path.read_text(encoding="utf-8", errors="replace").splitlines()
         head: Row = {"k": "file", "t": file, "d": 0}
         rows.append(head)
         ends = dict(_macros(text))
@@ -127,19 +126,6 @@ def source_rows(
             rows.append(row | totals.get(place, Counts()).fields())
         head["e"] = len(rows)
     return rows, places
-
-
-def _read(kernel: RenderedKernel, file: str) -> list[str] | None:
-    """The lines of a file as messages call it; None where it is not to be had."""
-    own, _, name = file.partition("/")
-    folders = [Path()]
-    if own == "ptx" and name:
-        folders = [kernel.directory or ptx_directory(), ptx_directory()]
-        file = name
-    for folder in folders:
-        if (folder / file).is_file():
-            return (folder / file).read_text(encoding="utf-8", errors="replace").splitlines()
-    return None
 
 
 def _macros(text: Sequence[str]) -> Iterator[tuple[int, int]]:

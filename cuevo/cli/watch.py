@@ -1,0 +1,172 @@
+"""`cuevo check --watch FILE`: a kernel again whenever it is saved, and what has changed since."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cuevo.cli.assemble import only_instance
+from cuevo.cli.check import reports
+from cuevo.errors import CuevoError
+
+if TYPE_CHECKING:
+    from cuevo.sim import Budget
+    from cuevo.toolchain.template import RenderedKernel
+
+_BETWEEN_LOOKS = 0.1
+"""Seconds."""
+_MOST_CHANGES = 12
+"""Opcodes that are told of."""
+
+State = tuple[tuple[str, int, int], ...]
+"""Path, time of the last change, and size of each file."""
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What may change: single numbers by name, and counts by opcode."""
+
+    numbers: Mapping[str, int]
+    opcodes: Mapping[str, int]
+
+    def changes(self, before: _Numbers | None) -> Iterator[str]:
+        """In words; all of the numbers where there is nothing before, and no opcodes."""
+        earlier = before.numbers if before else self.numbers
+        told = [
+            f"{name} {_change(earlier.get(name, value), value)}"
+            for name, value in self.numbers.items()
+            if before is None or earlier.get(name, value) != value
+        ]
+        if told:
+            yield ", ".join(told)
+        if before is None:
+            return
+        changed = {
+            name: self.opcodes.get(name, 0) - before.opcodes.get(name, 0)
+            for name in {**before.opcodes, **self.opcodes}
+        }
+        largest = sorted(filter(changed.get, changed), key=lambda name: -abs(changed[name]))
+        for name in largest[:_MOST_CHANGES]:
+            yield f"  {name} {_change(before.opcodes.get(name, 0), self.opcodes.get(name, 0))}"
+        if len(largest) > _MOST_CHANGES:
+            yield f"  and {len(largest) - _MOST_CHANGES} other opcodes"
+
+
+def _change(before: int, now: int) -> str:
+    return f"{now:,}" if before == now else f"{before:,} -> {now:,}"
+
+
+class _Looks:
+    """The looks at a kernel, one after the other, and what the last one found."""
+
+    def __init__(self, arguments: argparse.Namespace, budget: Budget) -> None:
+        self._arguments = arguments
+        self._budget = budget
+        self._assembled: _Numbers | None = None
+        self._ran: _Numbers | None = None
+        self._findings: list[str] | None = None
+        self.files: set[Path] = {Path(arguments.kernel)} if _is_path(arguments.kernel) else set()
+
+    def look(self) -> Iterator[str]:
+        """Assemble the kernel and run it: what there is to tell, line by line."""
+        begun = time.perf_counter()
+        try:
+            instance = only_instance(self._arguments)
+            self.files |= set(_files(instance.kernel))
+            yield from self._assemble(instance.kernel, instance.target)
+            yield f"assembled after {time.perf_counter() - begun:.1f} s"
+            yield from self._run()
+            yield f"checked after {time.perf_counter() - begun:.1f} s"
+            # They take another rendering to find.
+            self.files |= set(_files(instance.kernel, callers=True))
+        except (CuevoError, ValueError, OSError) as error:
+            yield f"error: {error}"
+
+    def _assemble(self, kernel: RenderedKernel, target: str) -> Iterator[str]:
+        from cuevo.toolchain.assembler import assemble
+        from cuevo.toolchain.sass import disassemble
+
+        cubin = assemble(kernel, target)
+        taken, code = cubin.resources, disassemble(cubin).instructions
+        found = _Numbers(
+            {
+                "registers": taken.registers,
+                "bytes of spills": taken.spill_stores + taken.spill_loads,
+                "static shared memory": taken.static_shared,
+                "machine instructions": len(code),
+            },
+            Counter(each.opcode for each in code),
+        )
+        yield from _or_no_change(found.changes(self._assembled), "the machine code is as before")
+        self._assembled = found
+
+    def _run(self) -> Iterator[str]:
+        (report,) = reports(self._arguments, self._budget, None)
+        if report.profile:
+            counts = report.profile.by_opcode()
+            total = {"instructions of warps": sum(counts.values())}
+            found = _Numbers(total, counts)
+            yield from _or_no_change(found.changes(self._ran), "as many instructions ran as before")
+            self._ran = found
+        findings = [
+            f"{each.severity}: {f'{each.origin}: ' if each.origin else ''}{each.message}"
+            for each in report.findings
+        ]
+        earlier = self._findings or []
+        yield from (each for each in findings if each not in earlier)
+        yield from (f"gone: {each}" for each in earlier if each not in findings)
+        if not findings:
+            yield "nothing was found"
+        elif findings == self._findings:
+            yield f"findings as before: {len(findings)}"
+        self._findings = findings
+
+
+def _or_no_change(changes: Iterator[str], otherwise: str) -> Iterator[str]:
+    told = list(changes)
+    yield from told or [otherwise]
+
+
+def watch(arguments: argparse.Namespace, budget: Budget) -> int:
+    """Look at the kernel now and after every save, until the user interrupts."""
+    looks = _Looks(arguments, budget)
+    while True:
+        before = _state(looks.files)
+        print(f"{arguments.kernel}, {time.strftime('%H:%M:%S')}", flush=True)
+        known = set(looks.files)
+        for line in looks.look():
+            print(line, flush=True)
+        # What was saved meanwhile counts as a change, in files that were known before.
+        before += _state(looks.files - known)
+        while sorted(_state(looks.files)) == sorted(before):
+            time.sleep(_BETWEEN_LOOKS)
+        print(flush=True)
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).suffix == ".ptx"
+
+
+def _files(kernel: RenderedKernel, *, callers: bool = False) -> Iterator[Path]:
+    """The files that a kernel's text was written in; with `callers` those that call macros, too."""
+    named = {kernel.file, *(origin.file for origin in kernel.lines if origin)}
+    if callers:
+        for number in range(1, len(kernel.lines) + 1):
+            named |= {line.file for line in kernel.callers(number)}
+    yield from filter(None, map(kernel.path, named))
+
+
+def _state(files: set[Path]) -> State:
+    found = []
+    for path in sorted(files):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # between an editor's two steps of saving
+            continue
+        found.append((str(path), status.st_mtime_ns, status.st_size))
+    return tuple(found)
