@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
+import subprocess
+import tarfile
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +18,9 @@ from cuevo.cli.check import reports
 from cuevo.cli.files import add_launch_options, is_file
 from cuevo.cli.kernels import add_kernel_options, architecture_name
 from cuevo.cli.problem import is_problem
-from cuevo.cli.usage import EXIT_OK, Subparsers, add_command
+from cuevo.cli.settings import split_settings
+from cuevo.cli.usage import EXIT_OK, Subparsers, UsageError, add_command
+from cuevo.toolchain.paths import ptx_directory
 
 if TYPE_CHECKING:
     from cuevo.check.page import Subject
@@ -24,6 +32,8 @@ examples:
   cuevo inspect evoformer_forward_sm80 --set head_dim=32 --arch sm_90
   cuevo inspect gemm --problem 512,512,512 --arch sm_80 --output gemm.html
   cuevo inspect attention_backward --problem 1,128,8,300,32 --pair f32 --launch 2
+  cuevo inspect gemm_sm80 --set stages=3 --diff stages=4
+  cuevo inspect gemm_sm80 --diff HEAD~3
   cuevo inspect my/softmax.ptx --grid 64 --args 'f32[64,1000]' 'f32[64,1000]=0' 1000
 
 The page is one file, and needs no network. Its three panes are linked line by line: the template,
@@ -53,15 +63,26 @@ def add_commands(subparsers: Subparsers) -> None:
     )
     add("--counts", action="store_true", help="run a kernel by its name on small problems, too")
     add("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    add(
+        "--diff",
+        nargs="+",
+        metavar="OTHER",
+        help="compare with the same kernel at other settings (NAME=VALUE ...), with the file as a "
+        "commit has it, or with another PTX file: the other one is to the left",
+    )
     add("-o", "--output", type=Path, metavar="FILE", help="the page (default: KERNEL.html)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from cuevo.check.page import content, page
+    from cuevo.check.page import content, difference, page
 
     begun = time.perf_counter()
     subject = read_subject(arguments)
-    text = page(content(subject))
+    shown = content(subject)
+    if arguments.diff:
+        with _other(arguments) as other:
+            shown = difference(content(other), shown)
+    text = page(shown)
     path = arguments.output or Path(f"{subject.kernel.name}.html")
     path.write_text(text, encoding="utf-8")
     seconds = time.perf_counter() - begun
@@ -71,21 +92,73 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def read_subject(arguments: argparse.Namespace) -> Subject:
-    """The one kernel that the command line names, assembled, and with counts if it asks for them.
+def read_subject(arguments: argparse.Namespace, folder: Path | None = None) -> Subject:
+    """The one kernel that the command line names, assembled, and with counts if it asks for them;
+    a kernel by its name as the templates of another `folder` have it, and without counts.
 
     Raises UsageError where it names several.
     """
     from cuevo.check.page import Subject
     from cuevo.toolchain.assembler import assemble
+    from cuevo.toolchain.template import render
 
     instance = only_instance(arguments)
-    cubin = assemble(instance.kernel, instance.target)
-    taken = instance.kernel, cubin, instance.threads, instance.shared_bytes
+    kernel = instance.kernel
+    if folder is not None:
+        kernel = render(kernel.name, kernel.values, directory=folder)
+    taken = kernel, assemble(kernel, instance.target), instance.threads, instance.shared_bytes
+    if folder is not None:
+        return Subject(*taken, None, "none: of the commit's kernel")
     if is_problem(arguments) or arguments.counts or (is_file(arguments) and arguments.args):
         return Subject(*taken, *_counts(arguments, instance.kernel))
     needed = "--args" if is_file(arguments) else "--problem or --counts"
     return Subject(*taken, None, f"none: give {needed}")
+
+
+# -- What it is compared with ----------------------------------------------------------------------
+
+
+@contextmanager
+def _other(arguments: argparse.Namespace) -> Iterator[Subject]:
+    """The kernel that --diff names, while its files are there."""
+    first = arguments.diff[0]
+    given = vars(arguments)
+    if all("=" in word for word in arguments.diff):
+        changed = split_settings(arguments.diff)
+        kept = [x for x in arguments.settings if x.partition("=")[0].strip() not in changed]
+        settings = [*kept, *(f"{name}={value}" for name, value in changed.items())]
+        yield read_subject(argparse.Namespace(**{**given, "settings": settings}))
+    elif len(arguments.diff) > 1:
+        raise UsageError(f"--diff takes NAME=VALUE ..., or one file or commit; got {first} first.")
+    elif first.endswith(".ptx"):
+        yield read_subject(argparse.Namespace(**{**given, "kernel": first}))
+    else:
+        with tempfile.TemporaryDirectory(prefix="cuevo-") as directory:
+            folder = Path(directory)
+            if is_file(arguments):
+                path = Path(arguments.kernel)
+                _check_out(first, path.parent, folder)
+                # What a template imports is looked for in the commit first, then where it is now.
+                folders = [*(arguments.directory or ()), str(path.parent)]
+                own = {"kernel": str(folder / path.name), "directory": folders}
+                yield read_subject(argparse.Namespace(**{**given, **own}))
+            else:
+                _check_out(first, ptx_directory(), folder)
+                yield read_subject(arguments, folder)
+
+
+def _check_out(commit: str, source: Path, folder: Path) -> None:
+    """Put the files of the directory `source` into `folder` as `commit` has them."""
+    command = ["git", "archive", "--format=tar", commit, "."]
+    run = subprocess.run(command, cwd=source, capture_output=True)
+    if run.returncode:
+        complaint = run.stderr.decode(errors="replace").strip()
+        raise UsageError(f"--diff {commit}: no settings, no PTX file, and no commit: {complaint}")
+    with tarfile.open(fileobj=io.BytesIO(run.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+# -- What is counted -------------------------------------------------------------------------------
 
 
 def _counts(arguments: argparse.Namespace, kernel: RenderedKernel) -> tuple[Profile | None, str]:

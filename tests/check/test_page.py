@@ -4,6 +4,7 @@ links land on the right lines, and a browser opens it without an error.
 
 import re
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from helpers.shipped_kernels import FAMILIES
 
 from cuevo.check import check_launch
-from cuevo.check.page import Subject, content, page
+from cuevo.check.page import Subject, content, difference, page
 from cuevo.cli import main
 from cuevo.cli.files import make_arguments
 from cuevo.executors.own.texts import read_kernel
@@ -129,6 +130,65 @@ def test_a_command_that_inspects(
     assert "http" not in text and "sm_90" in text
     assert main(["inspect", "attention_backward", "--problem", "1,8,2,64,32"]) == 2
     assert "give --launch N" in capsys.readouterr().err
+
+
+# -- Two kernels -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(made: Made) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The example with another number of stages, and the page of the two."""
+    kernel = read_kernel(ROOT / SOFTMAX, values={**VALUES, "stages": 3})
+    other = content(Subject(kernel, assemble(kernel, "sm_80"), 128, SHARED))
+    return other, difference(other, made.content)
+
+
+@pytest.mark.kernel
+def test_two_texts_side_by_side(
+    made: Made, compared: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    other, shown = compared
+    before, after = shown["panes"]["before"], shown["panes"]["after"]
+    for rows, whole in ((before, other), (after, made.content)):
+        told = [(row["n"], row["t"]) for row in lines(rows) if row.get("g") != "none"]
+        assert told == [(row["n"], row["t"]) for row in lines(whole["panes"]["text"])]
+    kinds = {(x.get("g"), y.get("g")) for x, y in zip(before, after, strict=True)}
+    assert (None, None) in kinds and kinds & {("gone", "new"), ("gone", "none"), ("none", "new")}
+    for old, new in zip(before, after, strict=True):
+        if (old.get("g"), new.get("g"), old.get("k")) == (None, None, None):
+            assert old["t"] == new["t"]
+            assert ("p" in old.get("v", ())) == (old.get("p") != new.get("p"))
+    assert shown["facts"]["registers"] == [
+        *other["facts"]["registers"],
+        *made.content["facts"]["registers"],
+    ]
+    (whole,) = (x for x in shown["ledgers"] if x["part"] == "kernel by pipe")
+    assert [sum(each) for each in zip(*whole["counts"].values(), strict=True)] == whole["totals"]
+
+
+@pytest.mark.unit
+def test_a_command_that_compares(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ROOT / "examples/plain_softmax/softmax.ptx"
+    path, out = tmp_path / "softmax.ptx", tmp_path / "page.html"
+    shutil.copy(source, path)
+    edited = path.read_text("utf-8").replace("ex2.approx.f32", "ex2.approx.ftz.f32")
+    command = ["inspect", str(path), "-o", str(out), "--diff"]
+    assert main([*command, "nothing"]) == 2
+    assert "no settings, no PTX file, and no commit" in capsys.readouterr().err
+    assert main([*command, "a=1", str(source)]) == 2
+    if shutil.which("git"):
+        git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tmp_path)]
+        for words in (["init", "-q"], ["add", "softmax.ptx"], ["commit", "-q", "-m", "first"]):
+            subprocess.run([*git, *words], check=True)
+        path.write_text(edited, "utf-8")
+        assert main([*command, "HEAD"]) == 0
+    path.write_text(edited, "utf-8")
+    assert main([*command, str(source)]) == 0
+    page_of_two = out.read_text("utf-8")
+    assert "ex2.approx.ftz.f32" in page_of_two and "ex2.approx.f32" in page_of_two
+    assert '"g": "gone"' in page_of_two and '"g": "new"' in page_of_two
 
 
 # -- In a browser ----------------------------------------------------------------------------------
@@ -258,6 +318,29 @@ def test_search_and_folds(opened: Opened, made: Made) -> None:
     assert tab.evaluate(ground) != light
     tab.locator("button[data-pane='source']").click()
     assert not tab.locator("#source").is_visible()
+    assert opened.complaints == []
+
+
+@pytest.mark.kernel
+def test_two_texts_are_scrolled_and_folded_together(
+    opened: Opened, compared: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    _, shown = compared
+    tab, (before, after) = opened.show(shown), shown["panes"].values()
+    assert tab.locator(".row.new").count() + tab.locator(".row.none").count() > 0
+    closed = sum(row.get("e", 0) and row["e"] - i - 1 for i, row in enumerate(before))
+    counts = "() => panes.map((each) => each.visible.length)"
+    assert tab.evaluate(counts) == [len(before) - closed] * 2
+    head = next(i for i, row in enumerate(after) if row.get("k") == "fold")
+    place(tab, "after", head).locator(".toggle").click()
+    opened_rows = after[head]["e"] - head - 1
+    assert tab.evaluate(counts) == [len(before) - closed + opened_rows] * 2
+    tops = "() => panes.map((each) => each.node.scrollTop)"
+    tab.evaluate("() => { panes[1].node.scrollTop = 360; }")
+    tab.wait_for_function("() => panes[0].node.scrollTop === 360")
+    assert tab.evaluate(tops) == [360, 360]
+    place(tab, "after", head + 1).locator(".text").click(position={"x": 30, "y": 5})
+    assert opened.marked("before") == opened.marked("after") == [head + 1]
     assert opened.complaints == []
 
 

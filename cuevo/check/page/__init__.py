@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cuevo.architectures import architecture
+from cuevo.check.page.difference import difference
 from cuevo.check.page.rows import (
     counts_of_lines,
     machine_rows,
@@ -23,7 +24,7 @@ from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.sass import Listing, by_pipe, disassemble
 from cuevo.toolchain.template import RenderedKernel
 
-__all__ = ["Subject", "content", "page"]
+__all__ = ["Subject", "content", "difference", "page"]
 
 _HERE = Path(__file__).parent
 

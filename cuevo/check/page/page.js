@@ -139,14 +139,23 @@ class Pane {
       i = this.closed.has(i) ? Math.max(this.rows[i].e, i + 1) : i + 1;
     }
     this.room.style.height = `${this.visible.length * HEIGHT}px`;
+    this.nodes = new Map();
     this.draw();
   }
 
   draw() {
     const first = Math.max(0, Math.floor(this.node.scrollTop / HEIGHT) - BEYOND);
     const count = Math.ceil(this.node.clientHeight / HEIGHT) + 2 * BEYOND;
-    this.room.replaceChildren(
-      ...this.visible.slice(first, first + count).map((i, k) => this.line(i, first + k)));
+    const shown = this.visible.slice(first, first + count);
+    if (shown.length !== this.nodes.size || shown.some((i) => !this.nodes.has(i))) {
+      this.nodes = new Map(shown.map((i, k) => [i, this.nodes.get(i) ?? this.line(i, first + k)]));
+      this.room.replaceChildren(...this.nodes.values());
+    }
+    for (const [i, node] of this.nodes) {
+      node.classList.toggle("linked", this.linked.has(i));
+      node.classList.toggle("pinned", pinned?.pane === this && pinned.row === i);
+      node.classList.toggle("found", this.found.has(i));
+    }
   }
 
   line(i, place) {
@@ -155,9 +164,6 @@ class Pane {
     made.dataset.row = i;
     made.title = told(row);
     made.style.top = `${place * HEIGHT}px`;
-    made.classList.toggle("linked", this.linked.has(i));
-    made.classList.toggle("pinned", pinned?.pane === this && pinned.row === i);
-    made.classList.toggle("found", this.found.has(i));
     made.classList.toggle("loop", row.m === 1);
     made.classList.toggle("idle", this.columns.includes("x") && row.p !== undefined
       && this.name !== "machine" && !row.x);
@@ -178,8 +184,8 @@ class Pane {
   }
 
   show(i) {
-    for (const head of this.enclosing[i]) this.closed.delete(head);
-    this.arrange();
+    const closed = this.enclosing[i].filter((head) => this.closed.has(head));
+    closed.forEach((head) => this.toggle(head));
     const place = this.visible.indexOf(i) * HEIGHT;
     const { scrollTop, clientHeight } = this.node;
     if (place < scrollTop || place > scrollTop + clientHeight - 3 * HEIGHT) {
@@ -204,7 +210,7 @@ const derived = ORDER.map((name) => {
 
 // A row, and where it is the head of a fold that a macro's call makes all that is below.
 function below(rows, i) {
-  const end = rows[i].o === undefined ? i + 1 : rows[i].e ?? i + 1;
+  const end = rows[i].o === undefined || aligned ? i + 1 : rows[i].e ?? i + 1;
   return Array.from({ length: Math.max(end - i, 1) }, (_, k) => i + k);
 }
 
