@@ -239,7 +239,7 @@ def test_pictures_are_shown_and_small() -> None:
     for path in PICTURES:
         assert any(f"](pictures/{path.name})" in page for page in pages), path
         assert path.stat().st_size < MOST_BYTES, path
-        assert texts(path), path
+        assert path.suffix == ".png" or texts(path), path
 
 
 @pytest.mark.unit

@@ -148,7 +148,7 @@ def run_check(arguments: argparse.Namespace) -> int:
     if looping:
         from cuevo.cli.watch import watch
 
-        return watch(arguments, budget)
+        return watch(arguments, lambda: next(reports(arguments, budget, None)))
     made = []
     for report in reports(arguments, budget, trace):
         made.append(report)

@@ -170,8 +170,9 @@ def _counts(arguments: argparse.Namespace, kernel: RenderedKernel) -> tuple[Prof
     seconds = time.perf_counter() - begun
     if report.profile is None:
         return None, f"none: {'; '.join(finding.message for finding in report.findings)}"
+    if is_file(arguments):
+        return report.profile, f"the launch on the CPU executor as {report.arch}, {seconds:.1f} s"
     lines = kernel.text.splitlines()
     if any(use.opcode not in lines[use.line - 1] for use in report.profile.instructions):
         return None, "none: no small problem is for this instance"
-    launched = "the launch" if is_file(arguments) else "small problems"
-    return report.profile, f"{launched} on the CPU executor as {report.arch}, {seconds:.1f} s"
+    return report.profile, f"small problems on the CPU executor as {report.arch}, {seconds:.1f} s"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cuevo.cli.assemble import only_instance
-from cuevo.cli.check import reports
 from cuevo.errors import CuevoError
 
 if TYPE_CHECKING:
-    from cuevo.sim import Budget
+    from cuevo.check import Report
     from cuevo.toolchain.template import RenderedKernel
 
 _BETWEEN_LOOKS = 0.1
@@ -64,9 +63,9 @@ def _change(before: int, now: int) -> str:
 class _Looks:
     """The looks at a kernel, one after the other, and what the last one found."""
 
-    def __init__(self, arguments: argparse.Namespace, budget: Budget) -> None:
+    def __init__(self, arguments: argparse.Namespace, check: Callable[[], Report]) -> None:
         self._arguments = arguments
-        self._budget = budget
+        self._check = check
         self._assembled: _Numbers | None = None
         self._ran: _Numbers | None = None
         self._findings: list[str] | None = None
@@ -106,7 +105,7 @@ class _Looks:
         self._assembled = found
 
     def _run(self) -> Iterator[str]:
-        (report,) = reports(self._arguments, self._budget, None)
+        report = self._check()
         if report.profile:
             counts = report.profile.by_opcode()
             total = {"instructions of warps": sum(counts.values())}
@@ -132,9 +131,11 @@ def _or_no_change(changes: Iterator[str], otherwise: str) -> Iterator[str]:
     yield from told or [otherwise]
 
 
-def watch(arguments: argparse.Namespace, budget: Budget) -> int:
-    """Look at the kernel now and after every save, until the user interrupts."""
-    looks = _Looks(arguments, budget)
+def watch(arguments: argparse.Namespace, check: Callable[[], Report]) -> int:
+    """Assemble the kernel that the command line names, and `check` it, now and after every save,
+    until the user interrupts.
+    """
+    looks = _Looks(arguments, check)
     while True:
         before = _state(looks.files)
         print(f"{arguments.kernel}, {time.strftime('%H:%M:%S')}", flush=True)
