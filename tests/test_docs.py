@@ -3,6 +3,7 @@ pictures say what the code says.
 """
 
 import re
+import runpy
 import shlex
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from cuevo.cli import main
 from cuevo.layouts import drawing
 from cuevo.layouts.catalogue import find_picture
 from cuevo.layouts.pictures import Picture
+from cuevo.ops.tuning import recording
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -192,11 +194,11 @@ MOST_BYTES = 100_000
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def commands() -> list[str]:
-    """The cuevo commands of the pages' listings."""
+def commands(kind: str = "") -> list[str]:
+    """The cuevo commands of the pages' listings of that kind: "gpu", or of none."""
     pages = (BLOCKS, *map(BLOCKS.with_name, ("kernels-of-blocks.md", "workbench.md")))
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"^```sh ?{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for listing in found for line in re.split(" && |\n", listing)]
     return [line.strip() for line in lines if line.startswith("cuevo ")]
 
@@ -210,6 +212,18 @@ def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.Monk
         at = words.index("--output") + 1
         words[at] = str(tmp_path / Path(words[at]).name)
     assert main(words) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.whole_device
+def test_the_commands_for_a_gpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUEVO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(recording.ENVIRONMENT, str(tmp_path / "calls.jsonl"))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("examples/front_ends/numpy_arrays.py", run_name="__main__")
+    monkeypatch.chdir(tmp_path)
+    for command in commands("gpu"):
+        assert main(shlex.split(command)[1:]) == 0
 
 
 def texts(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from measure import Clock
+from cuevo.ops.tuning.measure import Clock
 from workloads import Workload
 
 MASKED = 0.1

@@ -45,22 +45,14 @@ from backends import Backend, open_backend
 from checks import Expected, relative_errors
 from checks import relative_error as relative_error
 from checks import spread as spread
+from cuevo.ops.tuning.measure import Entrant, Times, input_sets, time_interleaved, warm_up
 from directions import DIRECTIONS, FORWARD_PASS, PAIR_LAYOUTS, Direction, with_pair_bias
 from machine import ClockReading, circumstances
-from measure import (
-    Entrant,
-    Times,
-    burst_length,
-    ex2_share,
-    host_microseconds,
-    teraflops,
-    time_interleaved,
-    warm_up,
-)
+from measure import burst_length, ex2_share, host_microseconds, teraflops
 from packing import packing_call
 from peers import Contender, first_line, import_peers
 from report import Result, print_head, print_table, progress
-from workloads import BIASES, Workload, input_sets, select
+from workloads import BIASES, Workload, select
 
 REPEATS = 100
 QUICK_REPEATS = 20

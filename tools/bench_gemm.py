@@ -32,17 +32,9 @@ from typing import Any
 
 from backends import Backend, open_backend
 from checks import relative_error, spread
+from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, warm_up
 from machine import ClockReading, circumstances
-from measure import (
-    Entrant,
-    Times,
-    burst_length,
-    host_microseconds,
-    teraflops,
-    time_interleaved,
-    time_sustained,
-    warm_up,
-)
+from measure import burst_length, host_microseconds, teraflops, time_sustained
 from mma_limit import FRAGMENTS, mma_alone, threads
 from report import ERROR_LIMIT, print_rows, progress
 

@@ -27,8 +27,9 @@ from typing import Any
 
 import cuevo
 from backends import Backend, Inputs, open_backend
+from cuevo.ops.tuning.measure import Entrant, time_interleaved, warm_up
 from machine import circumstances
-from measure import Entrant, teraflops, time_interleaved, warm_up
+from measure import teraflops
 from report import print_rows, progress
 from workloads import Workload
 

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from backends import Backend, open_backend
+from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, warm_up
 from machine import circumstances
-from measure import Entrant, Times, host_microseconds, time_interleaved, warm_up
+from measure import host_microseconds
 from report import print_rows, progress
 from workloads import Workload
 

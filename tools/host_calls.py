@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
+from cuevo.ops.tuning.measure import Clock, Entrant, warm_up
 from machine import circumstances
-from measure import Clock, Entrant, host_microseconds, warm_up
+from measure import host_microseconds
 from peers import arguments_of, heads_first
 from report import print_rows
 from workloads import Workload

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from measure import Times
+from cuevo.ops.tuning.measure import Times
 from workloads import Workload, key_of
 
 ERROR_LIMIT = 1e-2

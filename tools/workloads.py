@@ -5,7 +5,6 @@ A workload is written N,H,L,D: rows, heads, residues (queries and keys alike), h
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -130,19 +129,6 @@ def select(filters: Sequence[str], workloads: Iterable[Workload] = FORWARD) -> l
             raise ValueError(f"no workload has {text}; there are {'  '.join(map(str, known))}")
         chosen.update(dict.fromkeys(matching))
     return list(chosen)
-
-
-def input_sets(traffic: int, l2_bytes: int, free_bytes: int) -> int:
-    """Number of sets of inputs to rotate among, so that none is found in the L2 cache.
-
-    `traffic` is the bytes of one set with its results.
-
-    Between two uses of a set at least twice the L2 capacity of other sets is touched, where the
-    free memory allows (half of it is left alone). At least one set, at most 16.
-    """
-    wanted = 1 + math.ceil(2 * l2_bytes / traffic)
-    fitting = free_bytes // 2 // traffic
-    return max(1, min(wanted, fitting, 16))
 
 
 def _meets(workload: Workload, conditions: dict[str, str]) -> bool:

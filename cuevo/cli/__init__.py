@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import assemble, check, demo, doctor, inspect, kernels, layout, plan
+from cuevo.cli import assemble, check, demo, doctor, inspect, kernels, layout, plan, tune
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -28,6 +28,8 @@ examples:
                                   the kernel that a call launches, as that call configures it
   cuevo inspect gemm --problem 512,512,512
                                   a page: source, PTX and machine code side by side
+  cuevo tune gemm --problem 4000,4000,64
+                                  the fastest configuration of a call, measured on a GPU
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -39,7 +41,9 @@ exit codes:
   130  interrupted
 
 environment:
-  CUEVO_CACHE_DIR    where rendered and assembled kernels are kept
+  CUEVO_CACHE_DIR    where rendered and assembled kernels are kept, and what cuevo tune has found
+  CUEVO_RECORD_PROBLEMS=FILE  write the calls that are made to a file, for cuevo tune
+  CUEVO_TUNED=0      choose as if nothing were tuned
   CUEVO_TRACEBACK=1  show Python's traceback with an error
 """
 
@@ -54,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, assemble, check, inspect, plan, layout, doctor):
+    for command in (demo, kernels, assemble, check, inspect, plan, tune, layout, doctor):
         command.add_commands(subparsers)
     return parser
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuevo.cli.assemble import occupancy
 from cuevo.cli.kernels import architecture_name
-from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, assembling, read_call
+from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
 from cuevo.cli.usage import (
     EXIT_OK,
     Subparsers,
@@ -29,6 +29,7 @@ examples:
   cuevo plan attention_backward --problem 1,128,8,256,32 --pair f32 --json | jq '.launches[].kernel'
   cuevo plan gemm --problem 4096,4096,4096 --dtype f16
   cuevo plan attention --problem 1,128,8,256,128 --arch sm_86 --rejected
+  cuevo plan gemm --problem 1000,1000,1000 --arch sm_90 --device "NVIDIA H200"
 
 A problem of attention is B,N,H,L,D or B,N,H,Lq,Lk,D; one of gemm M,N,K or BATCH,M,N,K. The arrays
 are contiguous. The launches are those of a call on such arrays on a device of the architecture, in
@@ -67,20 +68,25 @@ def add_commands(subparsers: Subparsers) -> None:
         metavar="NAME=VALUE",
         help="a field of the configuration that is to differ from the one chosen; may be repeated",
     )
+    add("--device", default="", metavar="NAME", help="take what was tuned on devices of that name")
     add("--rejected", action="store_true", help="tell of candidates that cannot run, and why")
     add_json_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from cuevo.architectures import architecture
+    from cuevo.executors import architecture_of
+    from cuevo.executors.assembling import assembling
     from cuevo.ops.dispatch import passed_over
+    from cuevo.ops.plan import Plan
 
-    arch = architecture(architecture(arguments.arch).specific_name)
+    place = assembling(arguments.arch, arguments.device)
+    arch = architecture_of(place)
     call = read_call(arguments, arguments.operation)
-    plan = call.plan(assembling(arch))
+    plan = call.plan(place)
     launches = [_report(launch) for launch in (*plan.launches, *plan.beside, *plan.after)]
     above: dict[str, list[str]] = {}
-    for variants, problem in call.choices if launches and not arguments.settings else ():
+    estimated = plan.chosen_by == Plan.chosen_by
+    for variants, problem in call.choices if launches and estimated else ():
         above |= passed_over(variants, problem, arch)
     candidates = [
         _candidates(variant, problem, arch)
@@ -89,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     if arguments.json:
         report = {"arch": arguments.arch, "workspace_bytes": plan.workspace_bytes}
+        report["chosen_by"] = plan.chosen_by
         report |= {"launches": launches, "passed_over": above}
         print_json({**report, "candidates": candidates} if arguments.rejected else report)
         return EXIT_OK
@@ -102,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         shown.add_row(*("-" if each[key] is None else str(each[key]) for key in _COLUMNS))
     print_table(shown)
     print(f"workspace: {plan.workspace_bytes:,} bytes")
+    print(f"chosen by {plan.chosen_by}")
     for each in launches:
         print(f"{each['kernel']}: {' '.join(f'{k}={v}' for k, v in each['config'].items())}")
     for name, reasons in above.items():

@@ -12,13 +12,10 @@ from cuevo.cli.files import is_file, read_values
 from cuevo.cli.usage import UsageError, unknown
 
 if TYPE_CHECKING:
-    from cuevo.architectures import Architecture
     from cuevo.arrays import ArrayView
     from cuevo.executors import Executor
     from cuevo.ops.operation import Operation
     from cuevo.ops.plan import Launch, Plan
-    from cuevo.toolchain.assembler import Cubin
-    from cuevo.toolchain.template import RenderedKernel
 
 DEFAULT_ARCH = "sm_90"
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "bool": "bool"}
@@ -72,12 +69,12 @@ def launches_of_problem(arguments: argparse.Namespace, arch_name: str) -> list[L
 
     Raises UsageError where the call launches none, and ValueError for what it refuses itself.
     """
-    from cuevo.architectures import architecture
+    from cuevo.executors.assembling import assembling
 
-    arch = architecture(architecture(arch_name).specific_name)
+    place = assembling(arch_name)
     others: dict[str, None] = {}
     for call in _calls(arguments):
-        plan = call.plan(assembling(arch))
+        plan = call.plan(place)
         launches = (*plan.launches, *plan.beside, *plan.after)
         found = [x for x in launches if arguments.kernel in (*OPERATIONS, x.kernel.kernel.name)]
         if found:
@@ -219,31 +216,3 @@ def _arrays(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> list[Ar
         array_from_pointer(1 << 40, shape, _DTYPES[dtype], device="cpu")
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class _Assembled:
-    """A kernel that is never launched."""
-
-    kernel: RenderedKernel
-    cubin: Cubin | None
-    """None for an architecture that the assembler does not know."""
-
-    @property
-    def spills(self) -> bool:
-        taken = self.cubin and self.cubin.resources
-        return bool(taken and taken.spill_stores + taken.spill_loads)
-
-
-def assembling(arch: Architecture) -> Executor:
-    """A place whose kernels are assembled, and are not to be launched."""
-    from cuevo.sim import SimExecutor
-    from cuevo.toolchain.assembler import LOWEST_ARCH, assemble, target_for
-
-    class Assembling(SimExecutor):
-        def load(self, kernel: Any) -> Any:
-            if arch.number < LOWEST_ARCH:
-                return _Assembled(kernel, None)
-            return _Assembled(kernel, assemble(kernel, target_for(kernel, f"sm_{arch.number}")))
-
-    return Assembling(arch.name)

@@ -331,6 +331,14 @@ class DriverExecutor:
         """Zero memory, a multiple of 4 bytes, on `stream`, a handle of the current context."""
         check(cuda.cuMemsetD32Async(address, 0, nbytes // 4, stream), "clearing a workspace")
 
+    def copy_bytes(self, target: int, source: int, nbytes: int, stream: object = None) -> None:
+        """Copy device memory, from one address to another, on `stream`."""
+        with self.context.current():
+            check(
+                cuda.cuMemcpyDtoDAsync(target, source, nbytes, resolve_stream(stream)),
+                f"copying {nbytes} bytes on {self.name}",
+            )
+
     def copy_to_device(self, source: ArrayView, stream: object = None) -> ArrayView:
         """A view of a copy in device memory of a host array, queued on `stream`.
 

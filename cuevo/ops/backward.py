@@ -14,7 +14,9 @@ __all__ = [
     "attention_backward_workspace",
 ]
 
-OPERATION = Operation(OPERANDS, RESULTS, make_plan, required=6, label="results: ")
+OPERATION = Operation(
+    "attention_backward", OPERANDS, RESULTS, make_plan, required=6, label="results: "
+)
 
 
 def attention_backward(

@@ -38,6 +38,7 @@ from cuevo.ops.dispatch import KernelVariant, choose, load
 from cuevo.ops.packing import check_pack, pack_biases, pack_dout
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
 from cuevo.ops.results import check_result
+from cuevo.ops.tuning import tuned
 from cuevo.toolchain.template import render
 
 __all__ = ["GRADS", "OPERANDS", "RESULTS", "VARIANTS", "Settings", "make_plan"]
@@ -160,8 +161,12 @@ class _Builder(PlanBuilder):
         pack_dout(self)
         p = self.problem = pack_biases(self, self.problem, pack, passes=len(asked))
         sides = [Side(**vars(p), **each) for each in asked]
+        measured = tuned.settle(
+            self.plan, "attention_backward", VARIANTS, sides, self.config or None
+        )
         chosen = [
-            choose(VARIANTS, side, self.plan.place, self.config.get(side.side)) for side in sides
+            choose(VARIANTS, side, self.plan.place, self.config.get(side.side), config)
+            for side, config in zip(sides, measured, strict=True)
         ]
         # What lies between kernels has whole tiles, of those that read and those that write it.
         configs = [config for _, config in chosen]

@@ -64,13 +64,18 @@ V = TypeVar("V", bound=KernelVariant[Any, Any])
 
 
 def choose(
-    variants: Sequence[V], problem: Any, place: Executor, config: object = None
+    variants: Sequence[V],
+    problem: Any,
+    place: Executor,
+    config: object = None,
+    tuned: object = None,
 ) -> tuple[V, Any]:
     """The variant for `problem` on `place`, and its configuration; see `dispatch` and `configure`
     for the errors.
     """
-    variant = dispatch(variants, problem, architecture_of(place), config)
-    return variant, configure(variant, problem, place, config)
+    named = tuned if config is None else config
+    variant = dispatch(variants, problem, architecture_of(place), named)
+    return variant, configure(variant, problem, place, config, tuned)
 
 
 def dispatch(
@@ -182,13 +187,19 @@ def configure(
     problem: P,
     place: Executor,
     config: C | Mapping[str, object] | None,
+    tuned: object = None,
 ) -> C:
     """The configuration for `problem` on `place`: the one chosen, that one with some fields
-    changed, or the caller's.
+    changed, or the caller's. `tuned`, one of a table (`cuevo.ops.tuning`), comes before the one
+    chosen if it can run.
 
     Raises TypeError for what is none, ValueError for one that cannot run.
     """
     arch = architecture_of(place)
+    if config is None and isinstance(tuned, variant.Config):
+        wanted = variant.adapt(tuned, problem)
+        if not variant.violations(wanted, arch, problem):
+            return wanted
     if config is None:
         return variant.choose(problem, arch)
     if isinstance(config, Mapping):

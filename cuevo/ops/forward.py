@@ -33,6 +33,7 @@ from cuevo.ops.packing import (
     tile_pair_bias,
 )
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
+from cuevo.ops.tuning import tuned
 
 __all__ = ["OPERATION", "VARIANTS", "attention", "attention_workspace"]
 
@@ -180,11 +181,15 @@ def _make_plan(
     problem = replace(problem, scaled=abs(factor) >= NEGLIGIBLE_SCALE)
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
     readable = replace(problem, pair_alignment=ROW_ALIGNMENT)
-    if dispatch(VARIANTS, readable, architecture_of(place), config) is evoformer_forward_sm90a:
-        _add_mapped_launch(builder, readable, factor, config)
+    (measured,) = tuned.settle(
+        builder.plan, "attention", VARIANTS, [problem], config, served=[readable]
+    )
+    named = measured if config is None else config
+    if dispatch(VARIANTS, readable, architecture_of(place), named) is evoformer_forward_sm90a:
+        _add_mapped_launch(builder, readable, factor, config, measured)
         return builder.plan
     problem = pack_biases(builder, problem, pack)
-    kernel, chosen = choose(VARIANTS, problem, place, config)
+    kernel, chosen = choose(VARIANTS, problem, place, config, measured)
     loaded, chosen = load(kernel, chosen, place, fixed=config is not None)
     grid = chosen.grid(problem)
     check_grid(grid)  # before its magic numbers are computed
@@ -207,12 +212,13 @@ def _add_mapped_launch(
     problem: Problem,
     scale: float,
     config: Any,
+    measured: Any,
 ) -> None:
     """Put the launches of the kernel that has tensor maps into a plan: it reads the pair bias in
     tiles of its own.
     """
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
-    wanted = configure(kernel, problem, place, config)
+    wanted = configure(kernel, problem, place, config, measured)
     if "lse" in views and not isinstance(config, kernel.Config) and "sums" not in (config or {}):
         # A log-sum-exp that is asked for is that of the probabilities before they are rounded.
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
@@ -253,4 +259,4 @@ def _add_mapped_launch(
         )
 
 
-OPERATION = Operation(_OPERANDS, _RESULTS, _make_plan, required=3)
+OPERATION = Operation("attention", _OPERANDS, _RESULTS, _make_plan, required=3)

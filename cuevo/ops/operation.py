@@ -23,6 +23,7 @@ from cuevo.cuda import LEGACY_DEFAULT, NO_ORDER, resolve_stream, torch_streams
 from cuevo.executors import DriverExecutor
 from cuevo.ops.cpu_time import warn_of_cpu
 from cuevo.ops.plan import Plan, Queue
+from cuevo.ops.tuning import recording
 
 __all__ = ["Operation", "Plans"]
 
@@ -55,6 +56,7 @@ class Operation:
 
     def __init__(
         self,
+        name: str,
         operands: Sequence[str],
         results: Sequence[str],
         make_plan: MakePlan,
@@ -62,13 +64,15 @@ class Operation:
         required: int,
         label: str = "",
     ) -> None:
-        """An operation of which the first `required` operands have to be given.
+        """The operation `name`, of which the first `required` operands have to be given.
 
         `label` is put before the names of results in error messages.
         """
+        self.name = name
         self.plans = Plans()
         self._repeated: Guarded[_Repeated] = Guarded()
-        self._names = (*operands, *results)
+        self.names = (*operands, *results)
+        """Of the arrays of a call, in their order."""
         self._labels = (*operands, *(label + name for name in results))
         self._operands = len(operands)
         self._required = required
@@ -127,7 +131,7 @@ class Operation:
             return self._run_on_copies(plan, plan.place, views, given, options, config, workspace)
         if device is None:
             warn_of_cpu(plan.cpu_seconds)
-        return plan.run_on_cpu([views.get(name) for name in self._names], given, workspace)
+        return plan.run_on_cpu([views.get(name) for name in self.names], given, workspace)
 
     def _plan(
         self,
@@ -144,8 +148,11 @@ class Operation:
         except TypeError:  # an argument that has no hash: the checks say what is wrong with it
             plan = None
         if plan is None:
-            plan = self._make_plan(self._views(found), *options, device=device, config=config)
+            views = self._views(found)
+            plan = self._make_plan(views, *options, device=device, config=config)
             self.plans.keep(key, plan)
+            if config is None and not plan.on_copies:
+                recording.note(self.name, views, options)
         return plan
 
     def look_up(
@@ -155,7 +162,7 @@ class Operation:
         the table of the operands. No stream is made to wait.
         """
         table, described, _ = identify(operands, self._labels, NO_ORDER)
-        described += (None,) * (len(self._names) - self._operands)
+        described += (None,) * (len(self.names) - self._operands)
         return self.plans.get((*described, options, None, None)), table
 
     def plan_on_device(
@@ -171,11 +178,11 @@ class Operation:
             return plan
         views = {name: without_gaps(x) for name, x in self._views(found).items()}
         copies = {name: replace(x, device=plan.place.name) for name, x in views.items()}
-        moved = tuple(copies.get(name) for name in self._names)
+        moved = tuple(copies.get(name) for name in self.names)
         return self.plan_on_device(moved, options, plan.place, config)
 
     def _views(self, found: Sequence[Any]) -> dict[str, ArrayView]:
-        each = enumerate(zip(self._names, self._labels, found, strict=True))
+        each = enumerate(zip(self.names, self._labels, found, strict=True))
         return {
             name: view(x, name=label)
             for i, (name, label, x) in each
@@ -195,10 +202,10 @@ class Operation:
         """Results of host arrays on a device: copied there, run, and fetched."""
         queue = place.stream
         handle = resolve_stream(queue)
-        names = self._names[self._operands :]
+        names = self.names[self._operands :]
         operands = [
             place.copy_to_device(views[name], queue) if name in views else None
-            for name in self._names[: self._operands]
+            for name in self.names[: self._operands]
         ]
         targets: list[ArrayView | DeviceArray | None] = []
         for name, result in zip(names, plan.results, strict=True):

@@ -67,6 +67,7 @@ class Launch:
 
     def __init__(
         self,
+        name: str,
         kernel: LoadedKernel,
         config: KernelConfig,
         grid: tuple[int, int, int],
@@ -74,12 +75,14 @@ class Launch:
         addresses: Addresses,
         constants: bytes,
     ) -> None:
-        """A launch with the addresses in `slots`, two at least, of a plan's table.
+        """A launch of the kernel `name` with the addresses in `slots`, two at least, of a plan's
+        table.
 
         `constants` are what follows the addresses in the parameter block. Raises ValueError for a
         grid that no device takes.
         """
         check_grid(grid)
+        self.name = name
         self.kernel = kernel
         self.config = config
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
@@ -158,6 +161,13 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     """The workspace, in the order of slots."""
     workspace_bytes: int = 0
+    chosen_by: str = "an estimate"
+    """Where the configurations come from, for a reader."""
+    problems: tuple[Any, ...] = ()
+    """What they were chosen for, and what the chosen kernels serve, by choice: see
+    `cuevo.ops.tuning.tuned.settle`.
+    """
+    served: tuple[Any, ...] = ()
     cpu_seconds: float = 0.0
     """What it takes on the CPU executor, about; 0 where nobody has to know."""
 
@@ -377,5 +387,5 @@ class PlanBuilder:
         slots = [self.slots.get(name, self.slots[""]) for name in names]
         addresses = struct.addresses if addresses is None else addresses
         constants = struct.pack(values)[addresses.size :]
-        launch = Launch(loaded, config, grid, tuple(slots), addresses, constants)
+        launch = Launch(kernel, loaded, config, grid, tuple(slots), addresses, constants)
         (self.plan.launches if queue is None else queue).append(launch)

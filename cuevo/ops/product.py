@@ -15,6 +15,7 @@ from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.gemm_problem import check_factor, check_flag, check_operands, state_problem
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Addresses, Plan, PlanBuilder, check_grid
+from cuevo.ops.tuning import tuned
 
 __all__ = ["OPERATION", "VARIANTS", "KernelVariant", "gemm"]
 
@@ -145,7 +146,8 @@ def _make_plan(
         return builder.plan
     elements = problem.batch * problem.m * problem.n
     builder.plan.cpu_seconds = cpu_seconds("gemm", elements, problem.k)
-    kernel, chosen = dispatch.choose(VARIANTS, problem, place, config)
+    (measured,) = tuned.settle(builder.plan, "gemm", VARIANTS, [problem], config)
+    kernel, chosen = dispatch.choose(VARIANTS, problem, place, config, measured)
     loaded, chosen = dispatch.load(kernel, chosen, place, fixed=config is not None)
     sums, counters = chosen.workspace(problem)
     if sums:
@@ -179,4 +181,4 @@ def _addresses(
     return found
 
 
-OPERATION = Operation(_OPERANDS, _RESULTS, _make_plan, required=2)
+OPERATION = Operation("gemm", _OPERANDS, _RESULTS, _make_plan, required=2)

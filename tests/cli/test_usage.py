@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 
@@ -9,7 +10,7 @@ from cuevo.errors import CuevoError
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = ("demo", "kernels", "layout", "render", "assemble", "check", "plan", "doctor")
+COMMANDS = ("demo", "kernels", "layout", "render", "assemble", "check", "plan", "tune", "doctor")
 
 
 def test_help_teaches_commands_examples_and_exit_codes(capsys):
@@ -33,7 +34,7 @@ def test_every_command_has_examples_of_itself(command, capsys):
     parser = build_parser()
     for line in text.splitlines():
         if line.startswith(f"  cuevo {command} "):
-            words = line.split("|")[0].split()[1:]
+            words = shlex.split(line.split("|")[0])[1:]
             assert parser.parse_args(words).run is not None
 
 

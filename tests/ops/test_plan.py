@@ -63,7 +63,7 @@ def test_plans_are_found_again_and_do_not_grow_without_end(monkeypatch: pytest.M
 
 def test_a_launch_puts_addresses_of_its_slots_before_its_constants() -> None:
     kernel = Kernel()
-    launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0), Struct("<2Q"), b"constant")
+    launch = Launch("x", kernel, CONFIG, (7, 1, 1), (2, 0), Struct("<2Q"), b"constant")
     launch.queue([1, 5, 2], 5)
     launch.queue([3, 5, 4, 6], 6)
     shape = ((7, 1, 1), (CONFIG.threads, 1, 1), CONFIG.shared_bytes)
@@ -76,7 +76,7 @@ def test_a_launch_puts_addresses_of_its_slots_before_its_constants() -> None:
 
 def test_a_launch_on_the_cpu_executor_has_the_arrays_of_its_slots_for_buffers() -> None:
     kernel = Kernel()
-    launch = Launch(kernel, CONFIG, (7, 1, 1), (2, 0, 1), Struct("<3Q"), b"constant")
+    launch = Launch("x", kernel, CONFIG, (7, 1, 1), (2, 0, 1), Struct("<3Q"), b"constant")
     x, y, z = (view(np.zeros(4, np.float32)) for _ in range(3))
     launch.run_on_cpu([x, None, y, z])
     (params, buffers, stream) = kernel.launches[0][3:]
@@ -85,9 +85,9 @@ def test_a_launch_on_the_cpu_executor_has_the_arrays_of_its_slots_for_buffers() 
 
 
 def test_a_grid_that_no_device_takes() -> None:
-    Launch(Kernel(), CONFIG, (2**31 - 1, 1, 1), (0, 1), Struct("<2Q"), b"")
+    Launch("x", Kernel(), CONFIG, (2**31 - 1, 1, 1), (0, 1), Struct("<2Q"), b"")
     with pytest.raises(ValueError, match="too large: 2147483648 threadblocks; a launch has fewer"):
-        Launch(Kernel(), CONFIG, (2**31, 1, 1), (0, 1), Struct("<2Q"), b"")
+        Launch("x", Kernel(), CONFIG, (2**31, 1, 1), (0, 1), Struct("<2Q"), b"")
 
 
 def test_a_plan_knows_arrays_by_the_slots_of_their_names() -> None:

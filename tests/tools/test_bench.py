@@ -10,8 +10,8 @@ from backends import heads_side_by_side
 from backward_peers import GRADIENTS
 from cuevo import reference
 from cuevo.arrays import view
+from cuevo.ops.tuning.measure import Times
 from directions import BACKWARD_PASS, FORWARD_PASS, with_pair_bias
-from measure import Times
 from packing import packing_call
 from peers import Contender, arguments_of
 from workloads import BIASES, Workload

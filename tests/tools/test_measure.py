@@ -3,18 +3,8 @@ import itertools
 
 import pytest
 
-from measure import (
-    Entrant,
-    Times,
-    burst_length,
-    ex2_share,
-    host_microseconds,
-    teraflops,
-    time_interleaved,
-    time_sustained,
-    turns,
-    warm_up,
-)
+from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, turns, warm_up
+from measure import burst_length, ex2_share, host_microseconds, teraflops, time_sustained
 
 pytestmark = pytest.mark.unit
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from measure import Times
+from cuevo.ops.tuning.measure import Times
 from report import Result, cells, memory_line, own_times, print_table
 from workloads import Workload
 

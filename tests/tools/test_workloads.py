@@ -1,6 +1,7 @@
 import pytest
 
-from workloads import BACKWARD, FORWARD, Workload, input_sets, key_of, select
+from cuevo.ops.tuning.measure import input_sets
+from workloads import BACKWARD, FORWARD, Workload, key_of, select
 
 pytestmark = pytest.mark.unit
 
