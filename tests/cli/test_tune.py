@@ -1,11 +1,15 @@
 """cuevo tune: its command line; the search itself is in tests/tuning."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cuevo.cli import main
+from cuevo.cli.tune import read_workload
 from cuevo.cuda.device_info import devices
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.unit
@@ -31,6 +35,15 @@ def test_what_cannot_be_tuned_is_refused(
     assert main(["tune", *words]) == 2
     printed = capsys.readouterr().err
     assert any(each in printed for each in message.split("|"))
+
+
+@pytest.mark.unit
+def test_the_problems_that_no_benchmark_lists_are_calls() -> None:
+    calls = list(read_workload(ROOT / "tools" / "unlisted_problems.txt"))
+    assert Counter(call.operation.name for call in calls) == {
+        "attention": 16, "attention_backward": 12, "gemm": 12
+    }  # fmt: skip
+    assert len({str(call.record()) for call in calls}) == 40
 
 
 @pytest.mark.unit

@@ -4,7 +4,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from cuevo.cuda import check
+from cuevo.cuda import check, resolve_stream
 from cuevo.executors import DriverExecutor
 
 __all__ = ["EventClock", "free_bytes"]
@@ -39,7 +39,7 @@ class EventClock:
             self._memory = self._place.allocate(nbytes, stream)
         with self._place.context.current():
             for _ in range(_HELD_TIMES):
-                self._place.clear(int(self._memory.handle), self._memory.size, int(stream.handle))
+                self._place.clear(int(self._memory.handle), self._memory.size, resolve_stream(stream))
 
 
 def free_bytes(place: DriverExecutor) -> int:

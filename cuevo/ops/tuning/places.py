@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cuevo.arrays import ArrayView, view
+from cuevo.cuda import resolve_stream
 from cuevo.errors import CuevoError
 from cuevo.executors import DriverExecutor, Executor
 from cuevo.ops.plan import Plan
@@ -132,7 +133,7 @@ class DeviceCall:
         self, plan: Plan, arrays: Sequence[ArrayView | None], results: list[int]
     ) -> Callable[[], None]:
         table = [0, *(x.pointer for x in arrays if x is not None), *results]
-        handle = int(self._place.stream.handle)
+        handle = resolve_stream(self._place.stream)
         workspace = int(self._workspace.handle) if plan.workspace_bytes else None
         queue = plan.queue
         return lambda: queue([*table], handle, workspace)

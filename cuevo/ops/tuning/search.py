@@ -38,7 +38,7 @@ which the search goes on.
 _FINALISTS = 4
 _FINAL_MILLISECONDS, _FEWEST = 2000.0, 7
 """Time that their comparison takes, about, and the fewest calls of each."""
-_MOST = 72
+_MOST = 96
 """Candidates of a generation."""
 
 Choices = tuple[Candidate, ...]
