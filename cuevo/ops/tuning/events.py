@@ -39,7 +39,8 @@ class EventClock:
             self._memory = self._place.allocate(nbytes, stream)
         with self._place.context.current():
             for _ in range(_HELD_TIMES):
-                self._place.clear(int(self._memory.handle), self._memory.size, resolve_stream(stream))
+                handle = resolve_stream(stream)
+                self._place.clear(int(self._memory.handle), self._memory.size, handle)
 
 
 def free_bytes(place: DriverExecutor) -> int:
