@@ -23,9 +23,8 @@ class OnHost(DriverExecutor):
     """A device whose memory is the host's, and whose kernels note what they are launched with."""
 
     def __init__(self) -> None:
-        self.info = SimpleNamespace(
-            sm_count=108, shared_per_block_optin=163 << 10, l2_bytes=1 << 16
-        )
+        sizes = dict(sm_count=108, shared_per_block_optin=163 << 10, l2_bytes=1 << 16)
+        self.info = SimpleNamespace(**sizes, name="a device", driver_version="13.0")
         self.name, self.arch, self.stream = "cuda:0", "sm_80", LEGACY
         self.context = SimpleNamespace(
             current=nullcontext, enter=lambda: False, leave=lambda: None, handle=0
