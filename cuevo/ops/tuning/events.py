@@ -39,8 +39,9 @@ class EventClock:
             self._memory = self._place.allocate(nbytes, stream)
         with self._place.context.current():
             for _ in range(_HELD_TIMES):
-                handle = resolve_stream(stream)
-                self._place.clear(int(self._memory.handle), self._memory.size, handle)
+                self._place.clear(
+                    int(self._memory.handle), self._memory.size, resolve_stream(stream)
+                )
 
 
 def free_bytes(place: DriverExecutor) -> int:
