@@ -4,4 +4,6 @@ import sys
 
 from cuevo.cli import main
 
-sys.exit(main())
+# Processes that are spawned import it, too.
+if __name__ == "__main__":
+    sys.exit(main())

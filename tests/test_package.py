@@ -123,6 +123,8 @@ TORCH = ("__init__", "calls", "drop_ins", "function", "kinds", "operators")
 JAX = ("__init__", "callbacks", "folding", "lowering", "primitives")
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
+    "ops/roofline/plot.py": {"matplotlib"},
+    "ops/tuning/plot.py": {"matplotlib"},
     "sim/arithmetic/compiled.py": {"numba"},  # the extra "sim"
     **{f"torch/{name}.py": {"torch"} for name in TORCH},
     **{f"jax/{name}.py": {"jax"} for name in JAX},

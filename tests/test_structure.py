@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "kernels": {"layouts", "toolchain", "arrays", "cuda"},
     "sim": {"layouts", "cuda"},
     "executors": {"arrays", "cuda", "toolchain", "sim"},
-    "ops": {"executors", "kernels", "toolchain", "arrays", "cuda"},
+    "ops": {"executors", "kernels", "toolchain", "arrays", "cuda", "layouts", "sim"},
     "check": {"ops", "executors", "kernels", "sim", "toolchain", "arrays"},
     "cli": {
         *("check", "ops", "executors", "kernels", "sim", "toolchain", "arrays", "layouts", "cuda")

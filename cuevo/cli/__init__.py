@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 
 from cuevo import __version__
-from cuevo.cli import assemble, check, demo, doctor, inspect, kernels, layout, plan, tune
+from cuevo.cli import (
+    assemble,
+    check,
+    demo,
+    doctor,
+    inspect,
+    kernels,
+    layout,
+    plan,
+    roofline,
+    tune,
+)
 from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
@@ -30,6 +41,8 @@ examples:
                                   a page: source, PTX and machine code side by side
   cuevo tune gemm --problem 4000,4000,64
                                   the fastest configuration of a call, measured on a GPU
+  cuevo roofline gemm --problem 4000,4000,64
+                                  what bounds a call's kernels, and the time that follows from it
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -58,7 +71,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cuevo {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, kernels, assemble, check, inspect, plan, tune, layout, doctor):
+    for command in (
+        demo,
+        kernels,
+        assemble,
+        check,
+        inspect,
+        plan,
+        tune,
+        roofline,
+        layout,
+        doctor,
+    ):
         command.add_commands(subparsers)
     return parser
 

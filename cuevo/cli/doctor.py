@@ -56,7 +56,7 @@ PACKAGES = {
 
 OPTIONAL = {
     "numba": "the CPU executor, twice as fast",
-    "matplotlib": "cuevo layout --output",
+    "matplotlib": "cuevo layout --output, cuevo tune and roofline --plot",
     "torch": "cuevo.torch",
     "jax": "cuevo.jax",
     "nvidia-cuda-nvdisasm": "cuevo inspect: the disassembler",

@@ -20,7 +20,7 @@ from cuevo.cli.usage import (
 
 if TYPE_CHECKING:
     from cuevo.architectures import Architecture
-    from cuevo.ops.plan import Launch
+    from cuevo.ops.plan import Launch, Plan
 
 _DETAILS = """\
 examples:
@@ -69,6 +69,7 @@ def add_commands(subparsers: Subparsers) -> None:
         help="a field of the configuration that is to differ from the one chosen; may be repeated",
     )
     add("--device", default="", metavar="NAME", help="take what was tuned on devices of that name")
+    add("--predict", action="store_true", help="tell the time that `cuevo roofline` predicts")
     add("--rejected", action="store_true", help="tell of candidates that cannot run, and why")
     add_json_option(parser)
 
@@ -85,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = call.plan(place)
     launches = [_report(launch) for launch in (*plan.launches, *plan.beside, *plan.after)]
     above: dict[str, list[str]] = {}
+    seconds = _predicted(plan, arch) if arguments.predict else None
     estimated = plan.chosen_by == Plan.chosen_by
     for variants, problem in call.choices if launches and estimated else ():
         above |= passed_over(variants, problem, arch)
@@ -96,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         report = {"arch": arguments.arch, "workspace_bytes": plan.workspace_bytes}
         report["chosen_by"] = plan.chosen_by
+        report |= {} if seconds is None else {"predicted_ms": 1e3 * seconds}
         report |= {"launches": launches, "passed_over": above}
         print_json({**report, "candidates": candidates} if arguments.rejected else report)
         return EXIT_OK
@@ -110,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     print_table(shown)
     print(f"workspace: {plan.workspace_bytes:,} bytes")
     print(f"chosen by {plan.chosen_by}")
+    if seconds is not None:
+        print(f"predicted time: {1e3 * seconds:.4g} ms")
     for each in launches:
         print(f"{each['kernel']}: {' '.join(f'{k}={v}' for k, v in each['config'].items())}")
     for name, reasons in above.items():
@@ -122,6 +127,12 @@ def run(arguments: argparse.Namespace) -> int:
             for config in configs if len(configs) < of_variant["of"] else ():
                 print(f"    {' '.join(f'{name}={value}' for name, value in config.items())}")
     return EXIT_OK
+
+
+def _predicted(plan: Plan, arch: Architecture) -> float:
+    from cuevo.ops.roofline.model import predict
+
+    return predict(plan, arch).seconds
 
 
 def _candidates(variant: Any, problem: Any, arch: Architecture) -> dict[str, Any]:

@@ -16,11 +16,13 @@ from cuevo.cli.usage import (
     UsageError,
     add_command,
     add_json_option,
+    check_drawing,
     console,
     print_json,
     print_table,
     table,
 )
+from cuevo.errors import CuevoError
 
 if TYPE_CHECKING:
     from cuevo.ops.tuning.calls import Call
@@ -31,6 +33,7 @@ examples:
   cuevo tune attention --problem 1,384,4,384,32 --mask own --pair own
   cuevo tune --workload my_model.txt --seconds 30
   CUEVO_RECORD_PROBLEMS=calls.jsonl python train.py; cuevo tune --recorded calls.jsonl
+  cuevo tune attention --problem 1,384,4,384,32 --plot tuned.svg
   cuevo tune --workload my_model.txt --compare
   cuevo tune --merge from_another_machine.json
 
@@ -64,9 +67,6 @@ def add_commands(subparsers: Subparsers) -> None:
     add("--seconds", type=float, default=20.0, help="to search for each call, about (%(default)s)")
     add("--repeats", type=int, default=40, metavar="COUNT", help="last calls of each (%(default)s)")
     add("--compare", action="store_true", help="time what the table has beside what is estimated")
-    add(
-        "--output", type=Path, metavar="FILE", help="the table; by default that of the cache folder"
-    )
     add("--plot", type=Path, metavar="FILE", help="times by each field (.svg, .png), of one call")
     add_json_option(parser)
 
@@ -86,6 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     calls = list(_calls(arguments))
     if not calls:
         raise UsageError("there is nothing to tune: no call in the file.")
+    if arguments.plot and (len(calls) > 1 or arguments.compare):
+        raise UsageError("--plot is for the search of one call.")
+    check_drawing(arguments.plot)
     from cuevo.executors.driver import executor
     from cuevo.ops.tuning.places import DeviceBench
 
@@ -115,21 +118,27 @@ def _calls(arguments: argparse.Namespace) -> Iterator[Call]:
 
 def read_workload(path: Path) -> Iterator[Call]:
     """The calls of a workload file; UsageError for a line that is none."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if words := shlex.split(line, comments=True):
+            try:
+                yield call_of_words(words)
+            except ValueError as error:
+                raise UsageError(f"{path}:{number}: {error}") from error
+
+
+def call_of_words(words: Sequence[str]) -> Call:
+    """The call of a line of a workload file; UsageError or ValueError for what is none."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     parser.set_defaults(settings=[])
     parser.add_argument("operation", choices=OPERATIONS)
     add_problem_options(parser, required=True)
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        operation, *words = shlex.split(line, comments=True) or [""]
-        if not operation:
-            continue
-        try:
-            arguments, more = parser.parse_known_args([operation, "--problem", *words])
-            if more:
-                raise UsageError(f"there is no option {' '.join(more)}.")
-            yield _call(arguments)
-        except (argparse.ArgumentError, ValueError) as error:
-            raise UsageError(f"{path}:{number}: {error}") from error
+    try:
+        arguments, more = parser.parse_known_args([words[0], "--problem", *words[1:]])
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from error
+    if more:
+        raise UsageError(f"there is no option {' '.join(more)}.")
+    return _call(arguments)
 
 
 def _call(arguments: argparse.Namespace) -> Call:
@@ -151,6 +160,10 @@ def _tune(arguments: argparse.Namespace, calls: Sequence[Call], bench: Any, path
             outcomes.append(found)
             # After every call, so that a run that is cut off leaves what it has.
             tuned.merge(path, [found.entry])
+    if arguments.plot and outcomes:
+        from cuevo.ops.tuning.plot import plot_trials
+
+        plot_trials(outcomes[0], _bound(outcomes[0], bench.place), arguments.plot)
     rows = [
         {
             "call": found.call.describe(),
@@ -166,6 +179,23 @@ def _tune(arguments: argparse.Namespace, calls: Sequence[Call], bench: Any, path
     if not arguments.json:
         print(f"written to {path}")
     return EXIT_OK
+
+
+def _bound(found: Found, place: Any) -> float | None:
+    """Milliseconds that the busiest pipes take of the best that was measured; None where that is
+    not known.
+    """
+    from cuevo.executors import architecture_of
+    from cuevo.executors.assembling import assembling
+    from cuevo.ops.roofline.model import predict
+
+    call, config = found.call, found.best
+    plan = call.operation.plan_on_device(call.arrays, call.options, assembling(place.arch), config)
+    try:
+        predicted = predict(plan, architecture_of(place))
+    except (CuevoError, ValueError):
+        return None
+    return 1e3 * sum(each.seconds * each.shares[each.pipe] for each in predicted.bounds)
 
 
 def _compare(arguments: argparse.Namespace, calls: Sequence[Call], bench: Any) -> int:

@@ -7,6 +7,7 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ def add_command(
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+
+
+def check_drawing(path: Path | None) -> None:
+    """UsageError where matplotlib cannot draw to a file that --plot names."""
+    from importlib.util import find_spec
+
+    from cuevo.layouts.drawing import SUFFIXES
+
+    if path is None:
+        return
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"--plot takes {' or '.join(SUFFIXES)}, not {path.name!r}.")
+    if find_spec("matplotlib") is None:
+        raise UsageError('drawing a file needs matplotlib: pip install "cuevo[draw]".')
 
 
 def console(*, stderr: bool = False) -> Console:

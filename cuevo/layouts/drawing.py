@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cuevo.layouts.pictures import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
 
@@ -31,7 +32,6 @@ def save(picture: Picture, path: Path) -> None:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
@@ -65,9 +65,22 @@ def save(picture: Picture, path: Path) -> None:
     axes.set_xlabel(picture.axes[1], fontsize=7)
     axes.spines[:].set_visible(False)
     axes.set_title(picture.title, fontsize=9)
+    write_figure(figure, path, bbox_inches="tight", pad_inches=0.2)
+
+
+def write_figure(figure: Figure, path: Path, **options: Any) -> None:
+    """Write a figure of matplotlib, letters as text; the same figure gives the same file.
+
+    Raises:
+        ValueError: another ending than one of SUFFIXES.
+    """
+    from matplotlib import rc_context
+
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: expected a name that ends with {' or '.join(SUFFIXES)}")
     metadata = {"Date": None} if path.suffix == ".svg" else {}
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cuevo"}):
-        figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2, metadata=metadata)
+        figure.savefig(path, dpi=150, metadata=metadata, **options)
 
 
 def _draw_legend(picture: Picture, axes: Axes) -> None:

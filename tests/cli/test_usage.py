@@ -10,7 +10,18 @@ from cuevo.errors import CuevoError
 
 pytestmark = pytest.mark.unit
 
-COMMANDS = ("demo", "kernels", "layout", "render", "assemble", "check", "plan", "tune", "doctor")
+COMMANDS = (
+    "demo",
+    "kernels",
+    "layout",
+    "render",
+    "assemble",
+    "check",
+    "plan",
+    "tune",
+    "roofline",
+    "doctor",
+)
 
 
 def test_help_teaches_commands_examples_and_exit_codes(capsys):

@@ -69,7 +69,8 @@ def count(launch: Launch, problem: Any, arch_name: str) -> Counts:
         return Counts(*json.loads(entry))
     (few, less), (many, more) = _measured(launch, problem, place)
     each = {pipe: (more[pipe] - less.get(pipe, 0.0)) / (many - few) for pipe in more}
-    found = Counts({pipe: less.get(pipe, 0.0) - few * each[pipe] for pipe in each}, each)
+    fixed = {pipe: less.get(pipe, 0.0) - few * each[pipe] for pipe in each}
+    found = Counts(*({pipe: round(x, 6) for pipe, x in y.items()} for y in (fixed, each)))
     cache.default.put(key, json.dumps([found.fixed, found.each]).encode())
     return found
 

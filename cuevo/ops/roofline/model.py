@@ -47,7 +47,8 @@ class Bound:
     shares: Mapping[str, float]
     """Of each pipe, of the predicted time."""
     elements: int
-    """Scores, or multiply-adds."""
+    counted: str
+    """What they are: "scores" or "multiply-adds"."""
     seconds: float
     """Predicted."""
     clocks: float
@@ -77,8 +78,13 @@ class Prediction:
     bounds: tuple[Bound, ...]
     seconds: float
     others: tuple[str, ...]
-    """Kernels of which only the bytes were counted."""
+    """The other kernels, of which only their launches and their bytes in the workspace count."""
 
+
+_WORKSPACE_TIMES = 1.5
+"""Bytes that the other kernels move for each of the workspace, where their results are: a tile of
+fp32 is made of a bias that has half of its bytes.
+"""
 
 Counting = Callable[[Launch, Any, str], Counts]
 
@@ -94,8 +100,9 @@ def predict(plan: Plan, arch: Architecture, counted: Counting = count) -> Predic
         else:
             bounds.append(_bound(launch, problem, arch, rates, counted))
     launches = len(bounds) + len(others)
-    idle = rates.launch_seconds * (1 + launches) / 2 if launches else 0.0
-    return Prediction(tuple(bounds), sum(x.seconds for x in bounds) + idle, tuple(others))
+    seconds = rates.launch_seconds * (1 + launches) / 2 if launches else 0.0
+    seconds += _WORKSPACE_TIMES * plan.workspace_bytes / rates.bytes_per_second
+    return Prediction(tuple(bounds), sum(x.seconds for x in bounds) + seconds, tuple(others))
 
 
 def _served(plan: Plan) -> Iterator[tuple[Launch, Any]]:
@@ -147,7 +154,8 @@ def _bound(
     busy = {pipe: sum(each[pipe] for each in passes) for pipe in passes[0]}
     shares = {pipe: most * taken / _QUARTERS / clocks for pipe, taken in busy.items()}
     seconds = max(clocks / rates.clock_hz, _bytes(problem) / rates.bytes_per_second)
-    return Bound(launch, shares, elements, seconds, clocks, arch.multiprocessors)
+    counted_as = "scores" if hasattr(problem, "head_dim") else "multiply-adds"
+    return Bound(launch, shares, elements, counted_as, seconds, clocks, arch.multiprocessors)
 
 
 def _norm(block: Mapping[str, float], together: int, threads: int, problem: Any) -> float:

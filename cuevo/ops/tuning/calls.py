@@ -64,10 +64,28 @@ class Call:
         return cls(operation, tuple(arrays.get(name) for name in operation.names), options)
 
     def describe(self) -> str:
-        """The call in a line: the operation and the shapes of its operands."""
-        shapes = (f"{name}{list(x.shape)}" for name, x in self.named.items())
-        first = next(iter(self.named.values()))
-        return f"{self.operation.name} {first.dtype.name} {' '.join(shapes)}"
+        """Operation, problem and types in a line: "attention 1,8,4,256,32 bf16, pair f32"."""
+        x = self.named
+        first = x["a" if "a" in x else "q"]
+        if "a" in x:
+            m, k = first.shape[-2:][:: -1 if self.options[2] else 1]
+            n = x["b"].shape[-2 if self.options[3] else -1]
+            sizes: tuple[int, ...] = (*(first.shape[:-2] or x["b"].shape[:-2]), m, n, k)
+        else:
+            batch, rows, queries, heads, dim = first.shape
+            keys = x["k"].shape[2]
+            lengths = (queries,) if keys == queries else (queries, keys)
+            sizes = (batch, rows, heads, *lengths, dim)
+        words = f"{self.operation.name} {','.join(map(str, sizes))} {_short(first)}"
+        biases = [
+            f"{name[:4]} {_short(x[name])}" for name in ("mask_bias", "pair_bias") if name in x
+        ]
+        return ", ".join([words, *biases])
+
+
+def _short(x: ArrayView) -> str:
+    """Its type, as the command line has it."""
+    return x.dtype.name.replace("bfloat", "bf").replace("float", "f")
 
 
 def _array(shape: Any, strides: Any, dtype: str, alignment: int) -> ArrayView:

@@ -75,6 +75,8 @@ class Found:
     entry: Entry
     trials: list[Trial] = field(default_factory=list)
     estimated: Choices = ()
+    best: Any = None
+    """The configuration of the fastest trial, as a call is told."""
 
     @property
     def gain(self) -> float:
@@ -225,7 +227,8 @@ class _Search:
             estimated_milliseconds=self._median(estimated),
             date=datetime.now(UTC).isoformat(timespec="seconds")[:19],
         )
-        return Found(self.call, entry, list(self.trials.values()), estimated)
+        trials = list(self.trials.values())
+        return Found(self.call, entry, trials, estimated, self._config(chosen))
 
 
 def compare(call: Call, bench: Bench, repeats: int) -> dict[str, Times]:

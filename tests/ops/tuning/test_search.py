@@ -15,6 +15,7 @@ from cuevo.ops.plan import Launch
 from cuevo.ops.tuning import tuned
 from cuevo.ops.tuning.calls import VARIANTS, Call
 from cuevo.ops.tuning.candidates import LADDERS, neighbours, offered
+from cuevo.ops.tuning.plot import plot_trials
 from cuevo.ops.tuning.search import Limits, compare, tune
 
 LINES = {
@@ -134,7 +135,7 @@ def test_hopeless_candidates_are_dropped_and_spilling_ones_not_run(own_tables: P
 @pytest.mark.unit
 def test_a_call_that_nothing_runs_says_why(own_tables: Path) -> None:
     bench = HostBench("sm_80", likes(), lambda config: "spills registers: x")
-    with pytest.raises(CuevoError, match=r"nothing runs gemm float16 .*: spills registers: x"):
+    with pytest.raises(CuevoError, match=r"nothing runs gemm 70,40,64 f16: spills registers: x"):
         tune(call("gemm", own_tables), bench, QUICK)
 
 
@@ -161,3 +162,16 @@ def test_every_ladder_is_of_a_field() -> None:
     known = {field.name for config in configs for field in fields(config)}
     assert LADDERS.keys() <= known
     assert all(list(ladder) == sorted(set(ladder)) for ladder in LADDERS.values())
+
+
+@pytest.mark.unit
+def test_times_are_drawn_by_field(own_tables: Path) -> None:
+    pytest.importorskip("matplotlib")
+    bench = HostBench("sm_80", likes(block_streamed=32, stages=3))
+    found = tune(call("attention_backward", own_tables), bench, QUICK)
+    assert found is not None
+    plot_trials(found, 0.1, own_tables / "times.svg")
+    drawn = (own_tables / "times.svg").read_text(encoding="utf-8")
+    for text in ("queries.stages", "keys.min_blocks", "ms by field; dashed: the bound"):
+        assert f">{text}" in drawn
+    assert ">queries.head_dim" not in drawn
