@@ -23,6 +23,7 @@ from cuevo.cli.usage import (
 )
 
 if TYPE_CHECKING:
+    from cuevo.cuda.device_info import DeviceInfo
     from cuevo.ops.roofline.model import Prediction
     from cuevo.ops.tuning.calls import Call
 
@@ -71,13 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     from cuevo.ops.roofline.model import predict
 
     check_drawing(arguments.plot)
-    place = assembling(arguments.arch)
+    device = _device(arguments.arch)
+    place = assembling(arguments.arch, device.name if device else "")
     arch = architecture_of(place)
     rows: list[dict[str, Any]] = []
     for call, config in _calls(arguments):
         plan = call.operation.plan_on_device(call.arrays, call.options, place, config)
         predicted = predict(plan, arch)
-        rows.append(_report(call, predicted, _measured(call, config, arch.number)))
+        measured = _measured(call, config, device.ordinal) if device else None
+        rows.append(_report(call, predicted, measured))
     if arguments.plot:
         from cuevo.ops.roofline.plot import plot_roofs
 
@@ -108,18 +111,20 @@ def _calls(arguments: argparse.Namespace) -> Iterator[tuple[Call, Any]]:
     yield Call(read.operation, read.arrays, read.options), read.config
 
 
-def _measured(call: Call, config: Any, number: int) -> float | None:
-    """Milliseconds of the call on a GPU of the architecture, if there is one."""
+def _device(arch_name: str) -> DeviceInfo | None:
+    """The first GPU of an architecture, if there is one."""
     from cuevo.cuda.device_info import devices
 
-    found = [info for info in devices() if info.arch == f"sm_{number}"]
-    if not found:
-        return None
+    return next((info for info in devices() if arch_name.rstrip("af") == info.arch), None)
+
+
+def _measured(call: Call, config: Any, ordinal: int) -> float:
+    """Milliseconds of the call on a GPU."""
     from cuevo.executors.driver import executor
     from cuevo.ops.tuning.measure import time_interleaved, warm_up
     from cuevo.ops.tuning.places import DeviceBench
 
-    bench = DeviceBench(executor(found[0].ordinal))
+    bench = DeviceBench(executor(ordinal))
     prepared = bench.prepare(call)
     entrant = prepared.entrant(prepared.plan(config))
     warm_up(entrant, bench.clock, rounds=1)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from bench_gemm import SIZES
 from cuevo.cli import main
 from cuevo.cli.tune import read_workload
 from cuevo.cuda.device_info import devices
+from workloads import BACKWARD, FORWARD
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,13 +39,23 @@ def test_what_cannot_be_tuned_is_refused(
     assert any(each in printed for each in message.split("|"))
 
 
+def problems(name: str) -> list[str]:
+    """The calls of a workload file of tools/."""
+    return [call.describe() for call in read_workload(ROOT / "tools" / name)]
+
+
 @pytest.mark.unit
-def test_the_problems_that_no_benchmark_lists_are_calls() -> None:
-    calls = list(read_workload(ROOT / "tools" / "unlisted_problems.txt"))
-    assert Counter(call.operation.name for call in calls) == {
-        "attention": 16, "attention_backward": 12, "gemm": 12
-    }  # fmt: skip
-    assert len({str(call.record()) for call in calls}) == 40
+def test_the_workload_files_have_what_the_benchmarks_list_and_what_not() -> None:
+    listed, unlisted = problems("listed_problems.txt"), problems("unlisted_problems.txt")
+    biases = "bf16, mask bf16, pair bf16"
+    assert listed == [
+        *(f"attention 1,{workload} {biases}" for workload in FORWARD),
+        *(f"attention_backward 1,{workload} {biases}" for workload in BACKWARD),
+        *(f"gemm {m},{n},{k} bf16" for m, n, k in SIZES),
+    ]
+    assert len(set(unlisted)) == 40 and not set(unlisted) & set(listed)
+    kinds = Counter(each.partition(" ")[0] for each in unlisted)
+    assert kinds == {"attention": 16, "attention_backward": 12, "gemm": 12}
 
 
 @pytest.mark.unit

@@ -27,6 +27,7 @@ __all__ = ["Bench", "DeviceBench", "Prepared"]
 
 _MASKED, _MASK_VALUE = 0.1, -1e9
 """Share of the keys that mask biases take out, and by what."""
+_MOST_PROCESSES = 16
 _PATTERN = 2**20
 """Random elements, of which arrays are repetitions."""
 
@@ -60,7 +61,9 @@ class Bench(Protocol):
 
 
 class DeviceBench:
-    """A CUDA device. Kernels are assembled by as many processes as there are processors."""
+    """A CUDA device. Kernels are assembled by as many processes as there are processors, 16 at
+    most.
+    """
 
     def __init__(self, place: DriverExecutor) -> None:
         self.place = place
@@ -73,7 +76,8 @@ class DeviceBench:
     def _processes(self) -> ProcessPoolExecutor:
         # A forked process would have a context of the driver that does not work.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(os.cpu_count(), mp_context=context)
+        processors = len(os.sched_getaffinity(0))
+        return ProcessPoolExecutor(min(processors, _MOST_PROCESSES), mp_context=context)
 
     def assemble(self, call: Call, configs: Sequence[Any]) -> list[str]:
         record, arch = call.record(), self.place.arch

@@ -189,20 +189,24 @@ class _Search:
             raise CuevoError(f"nothing runs {self.call.describe()}: {'; '.join(reasons)}")
 
     def _screen(self, group: Sequence[Choices]) -> None:
-        clock = self.bench.clock
+        running = []
         for each in group:
-            warm_up(self.entrants[each], clock, rounds=1)
-        first = self._time(group, _FIRST_ROUNDS)
-        best = min(self._median(x) for x in (*first, *self._best(1)))
-        self._time([x for x in group if self._median(x) <= _HOPELESS * best], _MORE_ROUNDS)
+            try:
+                warm_up(self.entrants[each], self.bench.clock, rounds=1)
+            except CuevoError as error:
+                self.trials[each].reason = str(error)
+            else:
+                running.append(each)
+        self._time(running, _FIRST_ROUNDS)
+        best = min(map(self._median, self._best(1)), default=0.0)
+        self._time([x for x in running if self._median(x) <= _HOPELESS * best], _MORE_ROUNDS)
 
-    def _time(self, group: Sequence[Choices], rounds: int) -> list[Choices]:
+    def _time(self, group: Sequence[Choices], rounds: int) -> None:
         """Further calls of each, in turns."""
         numbered = {str(i): self.entrants[each] for i, each in enumerate(group)}
         times = time_interleaved(numbered, self.bench.clock, rounds)
         for i, each in enumerate(group):
             self.trials[each].times = times[str(i)]
-        return list(group)
 
     def _decide(self, estimated: Choices) -> Found:
         """The best few and the estimate, measured anew."""
