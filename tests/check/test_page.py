@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.shipped_kernels import FAMILIES
+from helpers.small_instances import INSTANCES, configured
 
 from cuevo.check import check_launch
 from cuevo.check.page import Subject, content, difference, page
@@ -346,16 +346,12 @@ def test_two_texts_are_scrolled_and_folded_together(
 
 @pytest.mark.unit
 def test_a_page_of_every_kernel_opens(opened: Opened) -> None:
-    families = [name for name in FAMILIES if not name.startswith(("forward-", "backward-"))]
-    of_kernels: dict[str, dict[str, object]] = {}
-    for family in ("forward-D8", "backward-D8", *families):
-        for _, name, values in FAMILIES[family]():
-            of_kernels.setdefault(name, values)
+    of_kernels = dict(reversed(INSTANCES))
     assert set(of_kernels) == set(registry())
-    for name, values in of_kernels.items():
-        kernel = render(name, values)
-        cubin = assemble(kernel, getattr(registry()[name], "ARCH", "sm_80"))
-        tab = opened.show(content(Subject(kernel, cubin, threads=0, shared_bytes=0)))
+    for name, settings in of_kernels.items():
+        module, config, arch = configured(name, settings)
+        cubin = assemble(kernel := render(name, module.values(config)), max(arch, "sm_75"))
+        tab = opened.show(content(Subject(kernel, cubin, config.threads, config.shared_bytes)))
         for pane in ("source", "text", "machine"):
             assert tab.locator(f"#{pane} .row").count() > 20, (name, pane)
         assert opened.complaints == [], name

@@ -34,23 +34,19 @@ def test_what_has_changed_is_told(
         lambda text: text.replace("ex2.approx.f32", "ex2.approx.ftz.f32"),
         lambda text: text + "\n// a comment\n",
         lambda text: text.replace("ex2.approx.ftz.f32", "ex2.aprox.ftz.f32"),
-        lambda text: text.replace("ex2.aprox.ftz.f32", "ex2.approx.ftz.f32"),
     )
     monkeypatch.setattr("time.sleep", editor)
     arrays = ["f32[18,100]", "f32[18,100]=0"]
     command = ["check", "--watch", str(path), "--grid", "5", "--args", *arrays, "18", "100"]
     assert main(command) == 130
     looks = [look.splitlines() for look in capsys.readouterr().out.split(f"{path}, ")[1:]]
-    assert len(looks) == 5
-    first, edited, commented, broken, mended = looks
+    assert len(looks) == 4
+    first, edited, commented, broken = looks
     assert first[1].startswith("registers ") and "machine instructions" in first[1]
     assert "nothing was found" in first
     assert "  ex2.approx.ftz.f32 0 -> 72" in edited and "  ex2.approx.f32 72 -> 0" in edited
     assert any(line.startswith("machine instructions ") and "->" in line for line in edited)
-    for unchanged in (commented, mended):
-        assert {"the machine code is as before", "as many instructions ran as before"} <= {
-            *unchanged
-        }
+    assert {"the machine code is as before", "as many instructions ran as before"} <= {*commented}
     assert "Unknown modifier '.aprox'" in broken[1] and broken[1].startswith(f"error: {path}:")
 
 

@@ -13,7 +13,7 @@ def opcodes(cubin: bytes, directory: Path) -> Counter[str]:
     image = directory / "kernel.cubin"
     image.write_bytes(cubin)
     listing = subprocess.run(
-        [disassembler(), "-c", str(image)], capture_output=True, text=True, check=True
+        [disassembler(), "-c", "-ndf", str(image)], capture_output=True, text=True, check=True
     ).stdout
     found = re.findall(
         r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_]+(?:\.[A-Z0-9_]+)?)", listing
