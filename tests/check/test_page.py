@@ -281,6 +281,8 @@ def test_a_browser_shows_the_counts(opened: Opened, made: Made) -> None:
     assert shown.locator(".cell.x").inner_text() == str(most["x"])
     assert shown.locator(".cell.p").inner_text() == str(sum(n for _, n in most["p"]))
     assert shown.locator(".cell.l").inner_text() == str(most["l"])
+    hot = next(i for i, each in enumerate(rows["machine"]) if each.get("o") == row)
+    assert place(tab, "machine", hot).locator(".cell.n.hot").count() == 1
     told = tab.locator("[data-fact='registers'] td").inner_text()
     assert told == f"{made.cubin.resources.registers} a thread"
     pipes = made.content["ledgers"][0]["counts"]

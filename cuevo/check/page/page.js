@@ -42,6 +42,12 @@ function bar(pipes, total) {
   return made;
 }
 
+// Shade a cell by how often its line ran.
+function heat(node, executions, most) {
+  node.classList.add("hot");
+  node.style.setProperty("--heat", Math.sqrt(executions / most));
+}
+
 function cell(column, row, { name: of, hottest }) {
   const value = row[column];
   const made = element("span", `cell ${column}`);
@@ -56,10 +62,7 @@ function cell(column, row, { name: of, hottest }) {
     made.classList.toggle("bad", taken > fewest);
   } else {
     made.textContent = column === "x" ? short.format(value) : value;
-    if (column === "x") {
-      made.classList.add("hot");
-      made.style.setProperty("--heat", Math.sqrt(value / hottest));
-    }
+    if (column === "x") heat(made, value, hottest);
   }
   return made;
 }
@@ -168,6 +171,9 @@ class Pane {
     made.classList.toggle("idle", this.columns.includes("x") && row.p !== undefined
       && this.name !== "machine" && !row.x);
     made.append(...this.columns.map((column) => cell(column, row, this)));
+    // Machine code has no counts of its own: those of the text.
+    const executions = this.name === "machine" && data.text[row.o]?.x;
+    if (executions) heat(made.querySelector(".cell.n"), executions, panes[1].hottest);
     const text = coloured(row.t);
     const toggle = row.e === undefined ? "" : this.closed.has(i) ? "▸" : "▾";
     text.prepend(element("span", "toggle", toggle));
