@@ -21,7 +21,8 @@ read global memory when they are issued, and bring it as late as they may; so do
 red.async, in the order of their issue; barriers without a count wait for the warps that have not
 exited; atomics take their turns in the order of blocks, warps and lanes; NaNs, ex2 and rcp are
 those of an H200, the other approximate functions are correctly rounded; integers divided by zero
-give all ones; the lowest lane is elected; a clock advances with each look at it.
+give all ones; the lowest lane is elected; a clock advances with each look at it; the registers
+of the environment and of performance counters are 0.
 
 With ``SimExecutor(arch, profile=True)`` a kernel's `profile` has the executions of each instruction
 in its last launch, for each access of shared memory the wavefronts that its banks needed, and for

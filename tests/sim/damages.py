@@ -49,7 +49,7 @@ def damage(rng: random.Random, text: str) -> str:
             case 0:
                 text = text[:at] + rng.choice(_CHARACTERS) + text[at + 1 :]
             case 1:
-                text = text[:at] + text[at + rng.randrange(1, 30) :]
+                text = text[:at] + text[at + rng.randrange(1, 30) :] or "{"
             case 2 | 3:
                 words = list(WORD.finditer(text))
                 word, by = rng.choice(words), rng.choice(words).group()

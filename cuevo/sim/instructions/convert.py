@@ -154,8 +154,9 @@ def between_floats(b: Binder, m: Modifiers) -> Step:
     """
     target, name = TYPES[m["to"]], m["from"]
     x = b.source(b.operand(1), TYPES[name], wider=target.name != "bf16")
-    d, as_bits = _float_destination(b, target, wider=name != "bf16")
     mode, ftz, saturate = m.get("round") or "rn", bool(m.get("ftz")), bool(m.get("sat"))
+    narrow = name == "bf16" or (ftz and name == "f64")
+    d, as_bits = _float_destination(b, target, wider=not narrow)
     if (name, target.name) == ("bf16", "f32"):
         # A shift, by which a NaN stays what it is.
         return b.alu(d, lambda out: _put_bits(out, halves.widen(x.view(np.uint16), name)))

@@ -13,6 +13,7 @@ from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.memory.global_memory import unit_dtype
 from cuevo.sim.sync.mbarriers import BYTES
+from cuevo.sim.text.syntax import SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 UNIT = 16
@@ -176,7 +177,11 @@ def runs(
 
 def multicast(b: Binder, m: Modifiers, index: int) -> AnyArray | None:
     """The bits of the blocks that a load goes to; None if that is one."""
-    return b.whole(b.operand(index), TYPES["u16"]) if "multicast" in m else None
+    if "multicast" not in m:
+        return None
+    if isinstance(b.operand(index), SymbolOperand):
+        raise b.refusal("the blocks that a copy goes to are bits, and no address")
+    return b.whole(b.operand(index), TYPES["u16"])
 
 
 def tell(

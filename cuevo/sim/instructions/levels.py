@@ -55,6 +55,20 @@ def level(text: str) -> Level:
     return Level(version, int(number) if number else ANY.number, special or "")
 
 
+_SPECIAL_REGISTERS = (
+    (r"%(n?clusterid|cluster_|is_explicit)", Level((7, 8), 90)),
+    (r"%aggr_smem_size", Level((8, 1), 90)),
+    (r"%reserved_smem_offset", Level((7, 6), 80)),
+    (r"%current_graph_exec", Level((8, 0), 50)),
+)
+"""What those ask for that have not been there from the floor on, by how they begin."""
+
+
+def of_special_register(name: str) -> Level:
+    """The level that a kernel needs to read it."""
+    return next((each for begin, each in _SPECIAL_REGISTERS if re.match(begin, name)), ANY)
+
+
 FLOOR = Level((6, 0), 70)
 """The lowest level that the table of forms tells apart: the assembler goes no lower."""
 

@@ -86,9 +86,8 @@ def funnel_shift(b: Binder, m: Modifiers) -> Step:
 def lop3(b: Binder, m: Modifiers) -> Step:
     u32 = TYPES["b32"]
     x, y, z = (b.source(b.operand(i), u32) for i in (1, 2, 3))
-    table = b.constant(b.operand(4))
-    if not 0 <= table <= 255:
-        raise b.refusal(f"the table of lop3 is a byte, not {table}")
+    # Of a larger number the assembler takes the lowest byte.
+    table = b.constant(b.operand(4)) & 0xFF
     if b.operands == 6:
         return _lop3_with_predicate(b, m, (x, y, z), table)
     d = b.destination(b.operand(0), u32)

@@ -66,6 +66,8 @@ def move_vector(b: Binder, m: Modifiers) -> Step:
 
 
 def move_predicate(b: Binder, m: Modifiers) -> Step:
+    if isinstance(b.operand(0), SinkOperand):
+        raise b.refusal("mov.pred has no result that is kept")
     x, d = b.predicate(b.operand(1)), b.destination(b.operand(0), TYPES["pred"])
     return b.alu(d, lambda out: np.copyto(out, x()))
 

@@ -44,10 +44,17 @@ from pathlib import Path
 
 from cuevo.sim.aliases import Step
 from cuevo.sim.faults import PtxError
-from cuevo.sim.instructions.levels import ANY, FLOOR, Level, below_floor, level
+from cuevo.sim.instructions.levels import (
+    ANY,
+    FLOOR,
+    Level,
+    below_floor,
+    level,
+    of_special_register,
+)
 from cuevo.sim.instructions.order import arranged
 from cuevo.sim.machine.binder import Binder
-from cuevo.sim.text.syntax import Instruction, VectorOperand
+from cuevo.sim.text.syntax import Instruction, SpecialOperand, VectorOperand
 
 Modifiers = Mapping[str, str]
 """Choices of a form by name, without the leading dot; "" for what is missing."""
@@ -177,6 +184,12 @@ def find(instruction: Instruction, kernel: Level) -> tuple[Form, Modifiers]:
     message = below_floor(opcode, needed, kernel) if is_low else needed.refusal(kernel)
     if message:
         raise PtxError(instruction.line, f"{opcode} needs {message}")
+    for operand in instruction.operands:
+        for each in operand.elements if isinstance(operand, VectorOperand) else (operand,):
+            if not isinstance(each, SpecialOperand):
+                continue
+            if message := of_special_register(each.name).refusal(kernel):
+                raise PtxError(instruction.line, f"{each.name} needs {message}")
     return form, modifiers
 
 

@@ -34,7 +34,9 @@ def replace(b: Binder, m: Modifiers) -> Step:
     if b.operands == 3 or field in _CONSTANTS:
         b.constant(b.operand(1))
         b.within(1, range(_CONSTANTS.get(field, _AXES)))
-    given = b.whole(b.operand(b.operands - 1), scalar)
+    # An extent or a stride of 32 bits is an integer; a rank may be of any bits.
+    by_axis = b.operands == 3 and scalar.bits == 32
+    given = b.whole(b.operand(b.operands - 1), TYPES["u32"] if by_axis else scalar)
 
     def step(mask: Mask) -> None:
         at = places(mask)

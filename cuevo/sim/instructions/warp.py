@@ -185,7 +185,7 @@ def registers(b: Binder, m: Modifiers) -> Step:
 def match_any(b: Binder, m: Modifiers) -> Step:
     """The lanes that have the same value."""
     x = b.whole(b.operand(1), TYPES[m["type"]])
-    d = b.writer(b.operand(0), TYPES["b32"])
+    d = b.writer(b.operand(0), TYPES["u32"])
 
     def run(mask: Mask, values: Values, give: Give) -> None:
         (x,) = values
@@ -203,7 +203,7 @@ def match_all(b: Binder, m: Modifiers) -> Step:
     """All lanes and true if they have one value, else 0 and false."""
     x = b.whole(b.operand(1), TYPES[m["type"]])
     first, second = b.pair(b.operand(0))
-    outputs = b.writer(first, TYPES["b32"]), b.writer(second, TYPES["pred"])
+    outputs = b.writer(first, TYPES["u32"]), b.writer(second, TYPES["pred"])
     machine = b.machine
 
     def run(mask: Mask, values: Values, give: Give) -> None:
@@ -222,7 +222,7 @@ def elect(b: Binder, m: Modifiers) -> Step:
     if not isinstance(b.operand(0), PairOperand):
         raise b.refusal("elect.sync has two results, d|p")
     first, second = b.pair(b.operand(0))
-    outputs = b.writer(first, TYPES["b32"]), b.writer(second, TYPES["pred"])
+    outputs = b.writer(first, TYPES["u32"]), b.writer(second, TYPES["pred"])
 
     def run(mask: Mask, values: Values, give: Give) -> None:
         here = np.ones(machine.shape, np.bool_) if mask is None else mask

@@ -40,6 +40,7 @@ _WITH_SINKS = (
 """Instructions with results that may be thrown away."""
 
 
+_SPECIAL_PREDICATE = SpecialOperand("%is_explicit_cluster")
 _ONCE_NARROWER = ("%tid", "%ntid", "%ctaid", "%nctaid", "%gridid")
 """Special registers that had fewer bits in early versions of PTX, so that mov still takes some."""
 
@@ -93,6 +94,8 @@ class Binder:
             case SpecialOperand(name):
                 if not _OF_SPECIAL_REGISTERS.fullmatch(self.instruction.opcode):
                     raise self.refusal(f"{word} does not take {name}; a mov does")
+                if operand == _SPECIAL_PREDICATE:
+                    raise self.refusal(f"{name} is a predicate")
                 return self._special(name, scalar)
             case IntegerOperand(value):
                 if scalar.kind in "fh":
@@ -151,6 +154,9 @@ class Binder:
         if isinstance(operand, IntegerOperand):
             always = _integer(operand.value, TYPES["pred"])
             return lambda: always
+        if operand == _SPECIAL_PREDICATE and self.instruction.opcode == "mov.pred":
+            explicit = self.machine.special[_SPECIAL_PREDICATE.name]
+            return lambda: explicit
         if not isinstance(operand, RegisterOperand):
             raise self.refusal(f"{self.instruction.opcode} needs a predicate here")
         self._check_type(operand.register.type, TYPES["pred"], operand.register.name, False)

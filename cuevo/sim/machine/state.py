@@ -27,7 +27,7 @@ from cuevo.sim.sync.copy_groups import Copies
 from cuevo.sim.sync.flow import Flow
 from cuevo.sim.sync.mbarriers import Mbarriers
 from cuevo.sim.sync.warpgroups import WARPS, Warpgroups
-from cuevo.sim.text.syntax import Address, Function, Register, Variable
+from cuevo.sim.text.syntax import ZERO_REGISTERS, Address, Function, Register, Variable
 from cuevo.sim.text.types import TYPES
 
 LANES = 32
@@ -344,6 +344,7 @@ class Machine:
             "%globaltimer_hi": 0,
             "%dynamic_smem_size": self.geometry.shared_bytes,
             "%total_smem_size": self.shared.size,
+            "%aggr_smem_size": self.shared.size + WINDOW,
             "%reserved_smem_offset_begin": 0,
             "%reserved_smem_offset_end": WINDOW,
             "%reserved_smem_offset_cap": WINDOW,
@@ -372,6 +373,10 @@ class Machine:
         }
         for name in ("%clock64", "%globaltimer", "%gridid"):
             special[name] = np.zeros(self.shape, np.uint64)
+        zero = {bits: np.zeros(self.shape, f"u{bits // 8}") for bits in (32, 64)}
+        special.update((name, zero[bits]) for name, bits in ZERO_REGISTERS.items())
+        in_cluster = self.geometry.cluster_blocks > 1
+        special["%is_explicit_cluster"] = np.full(self.shape, in_cluster)
         return special
 
 

@@ -44,8 +44,8 @@ class DeclarationReader(OperandReader):
     """Reads declarations, a directive such as ``.shared`` behind it."""
 
     def variables(self, space: str, *, external: bool = False) -> Iterator[Variable]:
-        """After ``.shared``: ``.align 8 .b8 name[24], other;``; what is `external` may have an
-        extent that is not known.
+        """After ``.shared``: ``.align 8 .b8 name[24], other;``; what is `external` and there may
+        have an extent that is not known.
         """
         kind = self._kind()
         yield self._variable(space, kind, external)
@@ -101,7 +101,7 @@ class DeclarationReader(OperandReader):
                     f"{name.text!r} has {size:,} bytes; a variable in {space} has at most "
                     f"{_MOST_BYTES[space]:,}",
                 )
-        if not size and not external:
+        if not size and not (external and space == ".shared"):
             raise PtxError(name.line, f"the extent of {name.text!r} is missing or 0")
         natural = elements * element.bits // 8
         return Variable(

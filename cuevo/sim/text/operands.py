@@ -5,6 +5,7 @@ from cuevo.sim.text.cursor import Cursor, float_literal, negated
 from cuevo.sim.text.lex import Token
 from cuevo.sim.text.syntax import (
     SPECIAL_REGISTERS,
+    VECTOR_REGISTERS,
     AddressOperand,
     IntegerOperand,
     Operand,
@@ -19,7 +20,6 @@ from cuevo.sim.text.syntax import (
 )
 
 Meaning = RegisterOperand | VectorOperand | Variable
-_AXES = ("%tid", "%ntid", "%ctaid", "%nctaid")
 
 
 class OperandReader(Cursor):
@@ -114,9 +114,8 @@ class OperandReader(Cursor):
 
     def _vector_named(self, name: str) -> VectorOperand | None:
         found = self.visible.get(name)
-        if found is None and name in _AXES:
-            axes = [SpecialOperand(f"{name}.{axis}") for axis in "xyz"]
-            return VectorOperand((*axes, IntegerOperand(0)))
+        if found is None and name in VECTOR_REGISTERS:
+            return VectorOperand(tuple(SpecialOperand(f"{name}.{axis}") for axis in "xyzw"))
         return found if isinstance(found, VectorOperand) else None
 
     def scalar(self) -> ScalarOperand:

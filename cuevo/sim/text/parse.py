@@ -92,7 +92,11 @@ class _Parser(DeclarationReader):
                     module.address_size = self.integer()
                 case ".file":
                     self._file()
-                case ".visible" | ".weak" | ".common":
+                case ".visible" | ".weak":
+                    continue
+                case ".common":
+                    if self.token.text != ".global":
+                        raise PtxError(token.line, ".common variables are in .global")
                     continue
                 case ".extern":
                     self._external = True
@@ -496,6 +500,8 @@ class _Parser(DeclarationReader):
             case ".local" | ".param":
                 self._memory(".local", function.local)
             case ".extern":
+                if self.token.text != ".shared":
+                    raise PtxError(token.line, "in a function .extern stands before .shared")
                 self._external = True
             case ".loc":
                 while self.token.kind == "integer":

@@ -1,24 +1,36 @@
 """Modules, functions, instructions and operands, as the parser makes them of PTX text."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from cuevo.sim.text.types import ScalarType
 
-SPECIAL_REGISTERS = frozenset(
-    [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
-    + ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"]
-    + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
-    + ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"]
-    + ["%dynamic_smem_size", "%total_smem_size", "%cluster_ctarank", "%cluster_nctarank"]
-    + [f"%reserved_smem_offset_{name}" for name in ("begin", "end", "cap", "0", "1")]
-    + [
-        f"%{name}.{axis}"
-        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
-        for axis in "xyz"
-    ]
+VECTOR_REGISTERS = tuple(
+    f"%{name}"
+    for name in (
+        *("tid", "ntid", "ctaid", "nctaid"),
+        *("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"),
+    )
+)
+"""Special registers of four elements, the last of which is 0."""
+ZERO_REGISTERS: Mapping[str, int] = {
+    **{f"{name}.w": 32 for name in VECTOR_REGISTERS},
+    **{f"%envreg{number}": 32 for number in range(32)},
+    **{f"%pm{number}": 32 for number in range(8)},
+    **{f"%pm{number}_64": 64 for number in range(8)},
+    "%current_graph_exec": 64,
+}
+"""Bits of special registers that are 0 here: there is no graph, and nothing is counted."""
+SPECIAL_REGISTERS = frozenset(ZERO_REGISTERS).union(
+    [f"{name}.{axis}" for name in VECTOR_REGISTERS for axis in "xyz"],
+    ["%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid"],
+    [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")],
+    ["%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"],
+    ["%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size"],
+    ["%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster"],
+    [f"%reserved_smem_offset_{name}" for name in ("begin", "end", "cap", "0", "1")],
 )
 
 SYSTEM_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})

@@ -26,17 +26,24 @@ LAX = (
     r"^(@\S+ )?(atom|red|st|ld|mov|movmatrix|[ls][dt]matrix)\..*(\{|movmatrix)",
     # A second result of what has none; an mbarrier that is missing, or a number.
     r"r1\|_",
-    r"red\.async\S* [^,]+, \w+;|cp\.async\.bulk.*, 1;",
+    r"(red|st)\.async\S* [^,]+, \w+;|cp\.async\.bulk.*, 1;",
     # Predicates are numbers of one bit, but not beside every type of halves.
     r"^(@\S+ )?setp?\..*b?f16(x2)?\b.*, [^,]+;",
     # The address of a parameter of a call: of .param in some places, of .local in others.
     r"given|mine",
     # Operands of any kind, decimal numbers where only patterns are taken, and the reverse.
     r"cvt\.pack|^(@\S+ )?(fns|isspacep|mapa|movmatrix|cvt\S*\.tf32)\.",
+    # Vectors where a register stands; a fence of any address.
+    r"(bf16|mbarrier)\S* .*\{|fence\.proxy\.tensormap::generic",
+    # Two halves in a register of 64 bits, whose upper word is anything then; an operand too many.
+    r"cvt\S*\.f16x2\.f32 d",
+    r"atom\S*exch\.b128 .*(, \w+){2};",
+    # More arrivals than an mbarrier counts.
+    r"mbarrier\S*arrive.*, (1048576|4294967295)",
     # Constants that are expressions, of video instructions; addresses in 16 bytes.
     r"^(@\S+ )?v\w+[24]\.|b128.* own\+4",
     # Numbers of more than 32 bits where a number of a barrier, of bits or of bytes stands.
-    r"(bar|lop3|barrier|bulk)\S* .*\b(4294967296|18446744073709551615|-2147483649)",
+    r"(bar|barrier|bulk)\S* .*\b(4294967296|18446744073709551615|-2147483649)",
 )
 """Where ptxas 13.0 is no measure; each has its reason."""
 UNKNOWN = "?"

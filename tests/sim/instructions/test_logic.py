@@ -74,7 +74,7 @@ def test_funnel_shift(run_elementwise: Any, numbers: Any) -> None:
     assert pairs(*results) == expected
 
 
-@pytest.mark.parametrize("table", [0x80, 0xFE, 0x96, 0xE8, 0x1B, 0x00, 0xFF])
+@pytest.mark.parametrize("table", [0x80, 0xFE, 0x96, 0xE8, 0x1B, 0x00, 0xFF, 0x196, -107])
 def test_lop3(run_elementwise: Any, numbers: Any, table: int) -> None:
     a, b, c = (numbers.integers("u32", 64) for _ in range(3))
     operands = {name: ("u32", x) for name, x in (("a", a), ("b", b), ("c", c))}

@@ -9,6 +9,8 @@ from cuevo.sim.instructions.table import forms
 
 pytestmark = pytest.mark.unit
 
+MULTICAST = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
 def test_what_the_assembler_says() -> None:
@@ -42,7 +44,15 @@ def test_what_the_assembler_says() -> None:
         ("ld.global.v2.b32 {r1, d1}, [d1];", "registers of 32 and of 64 bits in one vector"),
         ("cp.async.ca.shared.global [d1], [own], 4;", "own is in .shared, not .global"),
         ("elect.sync r1, r2;", "has two results, d|p"),
+        ("elect.sync f1|p1, r2;", "f1 is declared .f32; elect.sync needs .u32 here"),
+        ("match.any.sync.b32 f1, r1, r2;", "f1 is declared .f32"),
+        ("match.all.sync.b32 f1|p1, r1, r2;", "f1 is declared .f32"),
+        ("mov.pred _, p1;", "has no result that is kept"),
+        ("cvt.rn.f16x2.f32 d1, f1, f2;", "d1 is declared .b64"),
+        ("cvt.rm.ftz.f32.f64 d1, g1;", "d1 is declared .b64"),
+        ("tensormap.replace.tile.box_dim.global.b1024.b32 [d1], 0, f1;", "f1 is declared .f32"),
         ("mov.u64 d1, %tid.x;", "%tid.x is a 32-bit integer"),
+        (f"{MULTICAST} [d1], [d2], r1, [d3], own+4;", "are bits, and no address"),
     ],
 )
 def test_what_is_refused(statement: str, complaint: str) -> None:

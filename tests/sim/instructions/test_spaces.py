@@ -138,18 +138,47 @@ def test_generic_atomics() -> None:
     assert out[0] == 16 and out[2] == 16
 
 
+@pytest.mark.parametrize(
+    ("registers", "arch", "message"),
+    [
+        ("mov.u32 x, %envreg31; mov.u32 x, %pm7; mov.u64 c, %pm0_64; mov.u32 x, %tid.w;", 70, ""),
+        ("mov.u64 c, %current_graph_exec; mov.u32 x, %reserved_smem_offset_0;", 80, ""),
+        ("mov.pred e, %is_explicit_cluster; mov.v4.u32 {x, x, x, x}, %clusterid;", 90, ""),
+        ("mov.u32 x, %aggr_smem_size; mov.u32 x, %clusterid.w;", 90, ""),
+        ("mov.u32 x, %clusterid.x;", 80, "%clusterid.x needs sm_90 or later"),
+        ("mov.v4.u32 {x, x, x, x}, %nclusterid;", 80, "%nclusterid.x needs sm_90"),
+        ("mov.u32 x, %reserved_smem_offset_1;", 70, "%reserved_smem_offset_1 needs sm_80"),
+        ("mov.u32 x, %is_explicit_cluster;", 90, "%is_explicit_cluster is a predicate"),
+        ("mov.u32 x, %envreg32;", 90, "unknown symbol '%envreg32'"),
+    ],
+)
+def test_levels_of_special_registers(
+    run_kernel: Any, registers: str, arch: int, message: str
+) -> None:
+    """As ptxas 13.0 has them."""
+    text = f".reg .b32 x; .reg .b64 c; .reg .pred e; {registers} ret;"
+    if not message:
+        run_kernel(text, np.zeros(1), arch=f"sm_{arch}")
+        return
+    with pytest.raises(SimulatorError, match=message):
+        run_kernel(text, np.zeros(1), arch=f"sm_{arch}")
+
+
 def test_special_registers(run_kernel: Any) -> None:
-    out = np.zeros((2, 32, 6), np.uint32)
+    out = np.zeros((2, 32, 8), np.uint32)
     body = """
-    .shared .b32 fixed[3]; .reg .b64 p, w; .reg .b64 c, d; .reg .b32 n, b, x<6>; .reg .pred e;
+    .shared .b32 fixed[3]; .reg .b64 p, w; .reg .b64 c, d; .reg .b32 n, b, x<8>; .reg .pred e;
     mov.u32 n, %tid.x; mov.u32 b, %ctaid.x; mad.lo.u32 n, b, 32, n; ld.param.u64 p, [p0];
-    mad.wide.u32 p, n, 24, p;
+    mad.wide.u32 p, n, 32, p;
     mov.u32 x0, %smid; mov.u32 x1, %nsmid; mov.u32 x2, %dynamic_smem_size;
     mov.u32 x3, %total_smem_size; mov.u64 c, %clock64; mov.u64 d, %clock64;
     setp.lt.u64 e, c, d; selp.b32 x4, 1, 0, e; mov.u32 x5, WARP_SZ;
-    """ + "".join(f"st.global.b32 [p+{4 * i}], x{i};" for i in range(6))
-    run_kernel(f"{body} ret;", out, grid=2, shared=64)
-    smid, count, dynamic, total, later, lanes = (out[..., i] for i in range(6))
+    mov.u32 x6, %aggr_smem_size; mov.u32 x7, %envreg2;
+    mov.pred e, %is_explicit_cluster; selp.b32 x7, 1, x7, e;
+    """ + "".join(f"st.global.b32 [p+{4 * i}], x{i};" for i in range(8))
+    run_kernel(f"{body} ret;", out, grid=2, shared=64, arch="sm_90")
+    smid, count, dynamic, total, later, lanes, whole, none = (out[..., i] for i in range(8))
+    assert (whole == total + 1024).all() and (none == 0).all()
     np.testing.assert_array_equal(smid, np.broadcast_to([[0], [1]], smid.shape))
     assert (count > 1).all() and (dynamic == 64).all() and (total == 76).all()
     assert (later == 1).all() and (lanes == 32).all()
