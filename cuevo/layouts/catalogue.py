@@ -83,7 +83,7 @@ def _shared(form: str, kind: str, what: str) -> Entry:
 
 
 def _operands(shape: MmaShape) -> tuple[Entry, Entry]:
-    """A and B of an m16n8."""
+    """A and B of a product of a warp."""
     suffix, words = _KINDS[shape.kind]
     name, what = shape.name, f"of mma.{shape.name}{words}"
     return (
@@ -92,7 +92,14 @@ def _operands(shape: MmaShape) -> tuple[Entry, Entry]:
     )
 
 
-_KINDS = {"": ("", ""), "tf32": (".tf32", " in tf32"), "8-bit": (".8bit", " in 8 bits")}
+_KINDS = {
+    "": ("", ""),
+    "tf32": (".tf32", " in tf32"),
+    "8-bit": (".8bit", " in 8 bits"),
+    "4-bit": (".4bit", " in 4 bits"),
+    "1-bit": (".1bit", " in bits"),
+}
+"""What names of layouts end with, and what is said of them."""
 _MK, _KN, _MN = ("m", "k"), ("k", "n"), ("m", "n")
 _STACKED_MK, _STACKED_KN = ("8*pair + m", "k"), ("4*pair + k", "n")
 _STACKED_MN = ("8*pair + m", "n")
@@ -100,7 +107,8 @@ _ADDRESSED = ("row address", "element")
 
 ENTRIES = (
     *(entry for shape in MMA_SHAPES if shape.name != "m8n8k4" for entry in _operands(shape)),
-    _one("m16n8.f32", layouts.MMA_M16N8_F32, "32-bit accumulators of mma.m16n8k4 to k32", _MN),
+    _one("m8n8.s32", layouts.MMA_M8N8_S32, "accumulators of mma.m8n8k16 to k128", _MN),
+    _one("m16n8.f32", layouts.MMA_M16N8_F32, "32-bit accumulators of mma.m16n8k4 to k256", _MN),
     _one("m16n8.f16", layouts.MMA_M16N8_F16, "fp16 accumulators of mma.m16n8k8 and k16", _MN),
     _tiles("m16n8.acc:MxN", layouts.M16N8),
     _tiles("m16n8.acc.f16:MxN", layouts.M16N8_F16),

@@ -4,8 +4,8 @@
 hold their rows as mma does, read it. A row here and one in the executor's table of instructions
 (``cuevo/sim/instructions/forms.txt``) make a new shape.
 
-Source: PTX ISA, "Matrix fragments for mma.m8n8k4", "... mma.m16n8k4", "... mma.m16n8k8",
-"... mma.m16n8k16" and "... mma.m16n8k32".
+Source: PTX ISA, "Matrix fragments for mma.m8n8k4" and the sections that follow it, to
+"... mma.m16n8k256".
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cuevo.layouts.fragments import WARP, Fragment, Indices, of_matrices
+from cuevo.layouts.fragments import LDMATRIX, WARP, Fragment, Indices, of_matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,41 +105,52 @@ _QUAD_PAIRS = MmaShape(
 """One m8n8k4 is four products, one a quad pair: their matrices are stacked along the rows."""
 
 
-# -- m16n8 of a warp -------------------------------------------------------------------------------
+# -- One product of a warp -------------------------------------------------------------------------
 
 MMA_M16N8_F16 = of_matrices("mma.m16n8 accumulator f16", (0, 0), (8, 0))
 """[m, n]: C and D of m16n8k8 and m16n8k16 with fp16 accumulators."""
 MMA_M16N8_F32 = _one_a_register("mma.m16n8 accumulator f32", MMA_M16N8_F16)
-"""[m, n]: C and D of m16n8k4 to m16n8k32 with accumulators of 32 bits."""
+"""[m, n]: C and D of m16n8k4 to m16n8k256 with accumulators of 32 bits."""
+MMA_M8N8_S32 = _one_a_register("mma.m8n8 accumulator s32", LDMATRIX)
+"""[m, n]: C and D of m8n8k16 to m8n8k128."""
 
 _HALVES = {"f32": MMA_M16N8_F32, "f16": MMA_M16N8_F16}
+_BITS = {"": 16, "tf32": 32, "8-bit": 8, "4-bit": 4, "1-bit": 1}
+"""Bits of an element of A or B, by the kind of the types."""
 
 
-def _m16n8(
-    depth: int, types: tuple[str, ...], kind: str, bits: int, accumulators: Mapping[str, Fragment]
-) -> MmaShape:
-    """m16n8k`depth` with elements of so many bits: a register of A or B is of a matrix of 8 rows of
-    16 bytes along k.
+def _product(rows: int, depth: int, kind: str, *types: str) -> MmaShape:
+    """The shape m`rows`n8k`depth`: a register of A or B is of a matrix of 8 rows of 16 bytes along
+    k.
     """
-    name = f"m16n8k{depth}"
+    name, bits = f"m{rows}n8k{depth}", _BITS[kind]
     width = 128 // bits
     suffix = f" {kind}" if kind else ""
-    a = [(m, k) for k in range(0, depth, width) for m in (0, 8)]
+    a = [(m, k) for k in range(0, depth, width) for m in range(0, rows, 8)]
     b = [(k, 0) for k in range(0, depth, width)]
     of_a = of_matrices(f"mma.{name} A{suffix}", *a, elements=32 // bits)
     of_b = of_matrices(f"mma.{name} B{suffix}", *b, along_rows=True, elements=32 // bits)
+    whole = {"s32": MMA_M16N8_F32 if rows == 16 else MMA_M8N8_S32}
+    accumulators = {"": _HALVES, "tf32": {"f32": MMA_M16N8_F32}}.get(kind, whole)
     return MmaShape(name, types, kind, {"row": of_a}, {"col": of_b}, accumulators)
 
 
 # -- The table -------------------------------------------------------------------------------------
 
 MMA_SHAPES = (
-    _m16n8(8, ("f16", "bf16"), "", 16, _HALVES),
-    _m16n8(16, ("f16", "bf16"), "", 16, _HALVES),
-    _m16n8(4, ("tf32",), "tf32", 32, {"f32": MMA_M16N8_F32}),
-    _m16n8(8, ("tf32",), "tf32", 32, {"f32": MMA_M16N8_F32}),
-    _m16n8(16, ("s8", "u8"), "8-bit", 8, {"s32": MMA_M16N8_F32}),
-    _m16n8(32, ("s8", "u8"), "8-bit", 8, {"s32": MMA_M16N8_F32}),
+    _product(16, 8, "", "f16", "bf16"),
+    _product(16, 16, "", "f16", "bf16"),
+    _product(16, 4, "tf32", "tf32"),
+    _product(16, 8, "tf32", "tf32"),
+    _product(8, 16, "8-bit", "s8", "u8"),
+    _product(16, 16, "8-bit", "s8", "u8"),
+    _product(16, 32, "8-bit", "s8", "u8"),
+    _product(8, 32, "4-bit", "s4", "u4"),
+    _product(16, 32, "4-bit", "s4", "u4"),
+    _product(16, 64, "4-bit", "s4", "u4"),
+    _product(8, 128, "1-bit", "b1"),
+    _product(16, 128, "1-bit", "b1"),
+    _product(16, 256, "1-bit", "b1"),
     _QUAD_PAIRS,
 )
 _BY_NAME = {(shape.name, each): shape for shape in MMA_SHAPES for each in shape.types}
@@ -161,5 +172,3 @@ MMA_M16N8K8_A, MMA_M16N8K8_B = _operands("m16n8k8", "f16")
 MMA_M16N8K16_A, MMA_M16N8K16_B = _operands("m16n8k16", "f16")
 MMA_M16N8K4_A_TF32, MMA_M16N8K4_B_TF32 = _operands("m16n8k4", "tf32")
 MMA_M16N8K8_A_TF32, MMA_M16N8K8_B_TF32 = _operands("m16n8k8", "tf32")
-MMA_M16N8K16_A_8BIT, MMA_M16N8K16_B_8BIT = _operands("m16n8k16", "s8")
-MMA_M16N8K32_A_8BIT, MMA_M16N8K32_B_8BIT = _operands("m16n8k32", "s8")

@@ -117,8 +117,12 @@ _QUADS = tuple(
 
 def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> Picture:
     """The matrix of `fragment`: in each element's cell, the lane and the register that hold it."""
-    parts = {1: ("",), 2: ("l", "h"), 4: (".0", ".1", ".2", ".3")}[fragment.rows.shape[2]]
-    explained = {1: "", 2: ", l and h its low and high half", 4: ", .0 to .3 its bytes"}
+    count = fragment.rows.shape[2]
+    part_name = {1: "", 2: "half", 4: "byte", 8: "nibble", 32: "bit"}[count]
+    parts = {1: ("",), 2: ("l", "h")}.get(count) or tuple(f".{part}" for part in range(count))
+    explained = {1: "", 2: ", l and h its low and high half"}.get(
+        count, f", .0 to .{count - 1} its {part_name}s"
+    )
     digits = len(str(fragment.lanes - 1))
     cells = []
     for (lane, register, part), row in np.ndenumerate(fragment.rows):
@@ -132,7 +136,7 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
                 label=f"{lane:0{digits}}:{holder}",
                 caption=f"L{lane}\n{holder}",
                 colour=lane_colour(lane),
-                facts=facts | {2: {"half": part}, 4: {"byte": part}}.get(len(parts), {}),
+                facts=facts | ({part_name: part} if part_name else {}),
             )
         )
     rows, columns = fragment.shape
@@ -142,7 +146,7 @@ def fragment_picture(fragment: Fragment, title: str, axes: tuple[str, str]) -> P
         legend=(
             f"{rows} x {columns} ({axes[0]} down, {axes[1]} across), "
             f"{registers} in each of {fragment.lanes} lanes; lane and register"
-            + explained[len(parts)]
+            + explained
             + (", every warp in the same colours" if fragment.lanes > 32 else "")
         ),
         axes=axes,

@@ -1,5 +1,7 @@
 """Fragments hold each element once and fit together."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,15 @@ from cuevo.layouts import Fragment
 
 pytestmark = pytest.mark.unit
 
+Place = Callable[[int, int, int], tuple[int, int]]
+
+OF_SHAPES = [
+    each for shape in layouts.MMA_SHAPES for each in (*shape.a.values(), *shape.b.values())
+]
 FRAGMENTS = {
-    fragment.name: fragment for fragment in vars(layouts).values() if isinstance(fragment, Fragment)
+    fragment.name: fragment
+    for fragment in (*vars(layouts).values(), *OF_SHAPES)
+    if isinstance(fragment, Fragment)
 }
 
 
@@ -58,13 +67,7 @@ ISA = {
     "mma.m16n8k4 B tf32": lambda lane, r, h: (lane % 4, lane // 4),
     "mma.m16n8k8 A tf32": lambda lane, r, h: (lane // 4 + 8 * (r % 2), lane % 4 + 4 * (r // 2)),
     "mma.m16n8k8 B tf32": lambda lane, r, h: (lane % 4 + 4 * r, lane // 4),
-    "mma.m16n8k16 A 8-bit": lambda lane, r, h: (lane // 4 + 8 * r, lane % 4 * 4 + h),
-    "mma.m16n8k16 B 8-bit": lambda lane, r, h: (lane % 4 * 4 + h, lane // 4),
-    "mma.m16n8k32 A 8-bit": lambda lane, r, h: (
-        lane // 4 + 8 * (r % 2),
-        lane % 4 * 4 + h + 16 * (r // 2),
-    ),
-    "mma.m16n8k32 B 8-bit": lambda lane, r, h: (lane % 4 * 4 + h + 16 * r, lane // 4),
+    "mma.m8n8 accumulator s32": lambda lane, r, h: (lane // 4, lane % 4 * 2 + r),
     "wgmma.m64k8 A tf32": lambda lane, r, h: (
         lane // 32 * 16 + lane % 32 // 4 + 8 * (r % 2),
         lane % 4 + 4 * (r // 2),
@@ -76,6 +79,29 @@ ISA = {
     "ldmatrix": lambda lane, r, h: (lane // 4, lane % 4 * 2 + h),
     "ldmatrix.trans": lambda lane, r, h: (lane % 4 * 2 + h, lane // 4),
 }
+
+
+def of_a(rows: int, n: int) -> Place:
+    """A in registers of `n` integers or bits."""
+    return lambda lane, r, i: (
+        lane // 4 + 8 * (r % (rows // 8)),
+        lane % 4 * n + i + 4 * n * (r // (rows // 8)),
+    )
+
+
+def of_b(n: int) -> Place:
+    """B in registers of `n` integers or bits."""
+    return lambda lane, r, i: (lane % 4 * n + i + 4 * n * r, lane // 4)
+
+
+for kind, count, shapes in (
+    ("8-bit", 4, ("m8n8k16", "m16n8k16", "m16n8k32")),
+    ("4-bit", 8, ("m8n8k32", "m16n8k32", "m16n8k64")),
+    ("1-bit", 32, ("m8n8k128", "m16n8k128", "m16n8k256")),
+):
+    for shape in shapes:
+        ISA[f"mma.{shape} A {kind}"] = of_a(8 if shape.startswith("m8") else 16, count)
+        ISA[f"mma.{shape} B {kind}"] = of_b(count)
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)

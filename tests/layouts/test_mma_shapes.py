@@ -37,8 +37,8 @@ def test_each_row_of_the_instructions_is_of_a_shape(form: Form) -> None:
     words = form.row.replace("<", ".").replace(">", ".").replace("|", ".").replace(":", ".")
     listed = [word for word in re.split(r"\W+", words) if word]
     (name,) = {word for word in listed if re.fullmatch(r"m\d+n\d+k\d+", word)}
-    types = [word for word in listed if re.fullmatch(r"(tf|bf|f|s|u)\d+", word)]
-    # D, A, B and C; of 8-bit types A and B have two choices each.
+    types = [word for word in listed if re.fullmatch(r"(tf|bf|f|s|u|b)\d+", word)]
+    # D, A, B and C; of integers A and B have two choices each.
     d, *operands, c = types
     counts = {each.name: int(each.count) for each in form.operands}
     for operand in operands:

@@ -3,13 +3,12 @@
 Matrices are (rows, columns, warps); C and the result are of int32.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray
 
 _ENDS = np.iinfo(np.int32)
+_OF_BITS = {"xor": np.bitwise_xor, "and": np.bitwise_and}
 
 
 def integer_product(left: AnyArray, right: AnyArray, c: AnyArray, saturates: bool) -> AnyArray:
@@ -23,11 +22,22 @@ def integer_product(left: AnyArray, right: AnyArray, c: AnyArray, saturates: boo
     return np.ascontiguousarray(total.astype(np.int32))
 
 
-def bit_product(
-    left: AnyArray, right: AnyArray, c: AnyArray, op: Callable[[AnyArray, AnyArray], AnyArray]
-) -> AnyArray:
-    """C and the number of bits that `op` sets in each pair of a row of A and a column of B, which
-    are rows of uint32 both.
+def nibble_product(left: AnyArray, right: AnyArray, c: AnyArray, saturates: bool) -> AnyArray:
+    """The same of elements of 4 bits, eight in a word: `left` and `right` are rows of A and columns
+    of B, of int32 where elements have a sign, else of uint32.
     """
-    bits = np.bitwise_count(op(left[:, None], right[None]))
+    return integer_product(_nibbles(left), _nibbles(right).swapaxes(0, 1), c, saturates)
+
+
+def _nibbles(words: AnyArray) -> AnyArray:
+    to_the_top = np.arange(28, -4, -4).astype(words.dtype)[:, None]
+    found: AnyArray = words[:, :, None] << to_the_top >> words.dtype.type(28)
+    return found.reshape(len(words), -1, words.shape[2])
+
+
+def bit_product(left: AnyArray, right: AnyArray, c: AnyArray, op: str) -> AnyArray:
+    """C and the number of bits that `op`, "xor" or "and", sets in each pair of a row of A and a
+    column of B, which are rows of uint32 both.
+    """
+    bits = np.bitwise_count(_OF_BITS[op](left[:, None], right[None]))
     return np.ascontiguousarray(bits.sum(axis=2, dtype=np.int32) + c)

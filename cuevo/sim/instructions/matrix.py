@@ -6,7 +6,7 @@ import numpy as np
 
 from cuevo.layouts import LDMATRIX, LDMATRIX_TRANS, Fragment, mma_shape
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
-from cuevo.sim.arithmetic.integer_product import integer_product
+from cuevo.sim.arithmetic.integer_product import bit_product, integer_product, nibble_product
 from cuevo.sim.arithmetic.quad_product import quad_product
 from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
@@ -162,6 +162,10 @@ def _mma(
 
 _FLOATS: dict[str, AnyDType] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 _BYTES: dict[str, AnyDType] = {"s8": np.dtype(np.int8), "u8": np.dtype(np.uint8)}
+_WORDS: dict[str, AnyDType] = {
+    "s4": np.dtype(np.int32),
+    **dict.fromkeys(("u4", "b1"), np.dtype(np.uint32)),
+}
 
 
 def multiply(b: Binder, m: Modifiers) -> Step:
@@ -187,6 +191,29 @@ def multiply_bytes(b: Binder, m: Modifiers) -> Step:
         (_BYTES[m["a"]], _BYTES[m["b"]], np.dtype(np.int32)),
         lambda left, right, c: integer_product(left, right, c, saturates),
     )
+
+
+def multiply_words(b: Binder, m: Modifiers) -> Step:
+    """Integers of 4 bits, and bits: a register is a word of a row of A or of a column of B."""
+    shape, saturates = mma_shape(m["shape"], m["a"]), bool(m.get("satfinite"))
+    of_c = shape.accumulators["s32"]
+    of_a, of_b = shape.a["row"], shape.b["col"]
+    in_word = elements(of_a)
+    rows, columns = (
+        Fragment.from_places(each.name, outer[..., :1], inner[..., :1] // in_word)
+        for each, outer, inner in (
+            (of_a, of_a.rows, of_a.columns),
+            (of_b, of_b.columns, of_b.rows),
+        )
+    )
+
+    def product(left: AnyArray, right: AnyArray, c: AnyArray) -> AnyArray:
+        if m["a"] == "b1":
+            return bit_product(left, right, c, m["op"])
+        return nibble_product(left, right, c, saturates)
+
+    types = _WORDS[m["a"]], _WORDS[m["b"]], np.dtype(np.int32)
+    return _mma(b, (rows, columns, of_c, of_c), types, product)
 
 
 def multiply_quads(b: Binder, m: Modifiers) -> Step:

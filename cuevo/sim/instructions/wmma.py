@@ -14,7 +14,7 @@ import numpy as np
 
 from cuevo.sim.aliases import AnyArray, AnyDType, Mask, Step
 from cuevo.sim.arithmetic import float64
-from cuevo.sim.arithmetic.integer_product import bit_product, integer_product
+from cuevo.sim.arithmetic.integer_product import bit_product, integer_product, nibble_product
 from cuevo.sim.arithmetic.tensor_core import OPERAND_TYPES, block, multiply_accumulate
 from cuevo.sim.faults import Fault
 from cuevo.sim.instructions import access
@@ -43,7 +43,6 @@ _PATTERNS: dict[str, AnyDType] = {
 }
 _IN_WORDS = {"s4": 8, "u4": 8, "b1": 32}
 """Elements in a word, of types of less than a byte."""
-_OF_BITS = {"xor": np.bitwise_xor, "and": np.bitwise_and}
 
 
 def _extents(m: Modifiers, matrix: str, element: str) -> tuple[int, int]:
@@ -257,13 +256,10 @@ def _product(
     b: Binder, m: Modifiers, types: dict[str, str]
 ) -> Callable[[AnyArray, AnyArray, AnyArray], AnyArray]:
     if types["a"] == "b1":
-        op = _OF_BITS[m["op"]]
-        return lambda left, right, c: bit_product(left, right, c, op)
+        return lambda left, right, c: bit_product(left, right, c, m["op"])
     saturates = bool(m.get("satfinite"))
     if types["a"] in ("s4", "u4"):
-        return lambda left, right, c: integer_product(
-            _nibbles(left), _nibbles(right).swapaxes(0, 1), c, saturates
-        )
+        return lambda left, right, c: nibble_product(left, right, c, saturates)
     if types["a"] in ("s8", "u8"):
         return lambda left, right, c: integer_product(left, right, c, saturates)
     if types["a"] == "f64":
@@ -282,13 +278,6 @@ def _product(
         return np.ascontiguousarray(found.astype(result))
 
     return floats
-
-
-def _nibbles(words: AnyArray) -> AnyArray:
-    """The elements of 4 bits, with the sign of words that have one."""
-    to_the_top = np.arange(28, -4, -4).astype(words.dtype)[:, None]
-    found: AnyArray = words[:, :, None] << to_the_top >> words.dtype.type(28)
-    return found.reshape(len(words), -1, words.shape[2])
 
 
 def _double_product(left: AnyArray, right: AnyArray, c: AnyArray, mode: str) -> AnyArray:

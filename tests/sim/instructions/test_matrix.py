@@ -1,5 +1,6 @@
 """cuevo.sim.instructions.matrix: ldmatrix, stmatrix, mma."""
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -83,6 +84,10 @@ def test_stmatrix_is_the_inverse_of_ldmatrix(run_kernel: Any, numbers: Any, tran
 def packed(fragment: layouts.Fragment, matrices: Any) -> Any:
     """Matrices (warps, rows, columns) as what the lanes hold: (warps, 32, registers) of 32 bits."""
     elements = np.stack([fragment.gather(matrix) for matrix in matrices])
+    if (bits := 32 // elements.shape[-1]) < 8:
+        place = bits * np.arange(elements.shape[-1])
+        words = ((elements.astype(np.int64) & 2**bits - 1) << place).sum(axis=-1)
+        return words.astype(np.uint32)
     return np.ascontiguousarray(elements).view(np.uint32).reshape(len(matrices), 32, -1)
 
 
@@ -245,35 +250,52 @@ def test_mma_of_tf32(run_kernel: Any, numbers: Any, depth: int, arch: str) -> No
     np.testing.assert_allclose(np.moveaxis(result, -1, 0), exact, rtol=1e-2, atol=1e-2)
 
 
+def of_shape(name: str, element: str) -> tuple[layouts.Fragment, ...]:
+    """The fragments of A, B, C and D of integers or bits."""
+    shape = layouts.mma_shape(name, element)
+    return shape.a["row"], shape.b["col"], *[shape.accumulators["s32"]] * 2
+
+
 @pytest.mark.parametrize("satfinite", ["", ".satfinite"])
-@pytest.mark.parametrize("of_b", ["s8", "u8"])
-@pytest.mark.parametrize("of_a", ["s8", "u8"])
-@pytest.mark.parametrize("depth", [16, 32])
-def test_mma_of_bytes(
-    run_kernel: Any, numbers: Any, depth: int, of_a: str, of_b: str, satfinite: str
-) -> None:
-    rng, types = numbers.rng, {"s8": np.int8, "u8": np.uint8}
-    a, b = (
-        rng.integers(0, 256, (WARPS, *shape)).astype(np.uint8).view(types[name])
-        for name, shape in ((of_a, (16, depth)), (of_b, (depth, 8)))
-    )
-    # The first warp's sums are near the ends of the range.
-    ends = np.where(rng.random((WARPS, 16, 8)) < 0.5, 2**31 - 1000, -(2**31) + 1000)
-    c = rng.integers(-1000, 1000, ends.shape)
-    c[0] = ends[0]
-    fragments = {
-        16: (layouts.MMA_M16N8K16_A_8BIT, layouts.MMA_M16N8K16_B_8BIT),
-        32: (layouts.MMA_M16N8K32_A_8BIT, layouts.MMA_M16N8K32_B_8BIT),
-    }[depth]
-    of_c = layouts.MMA_M16N8_F32
-    form = f"m16n8k{depth}.row.col{satfinite}.s32.{of_a}.{of_b}.s32"
-    matrices = a, b, c.astype(np.int32)
-    out = run_mma(run_kernel, "sm_80", form, (*fragments, of_c, of_c), *matrices)
-    exact = np.einsum("wik,wkj->wij", a.astype(np.int64), b.astype(np.int64)) + c
-    low, high = -(2**31), 2**31 - 1
-    assert (exact < low).any() or (exact > high).any()
-    wanted = np.clip(exact, low, high) if satfinite else (exact - low) % 2**32 + low
-    np.testing.assert_array_equal(out, packed(of_c, wanted.astype(np.int32)))
+@pytest.mark.parametrize(
+    "shape", ["m8n8k16", "m16n8k16", "m16n8k32", "m8n8k32", "m16n8k32 ", "m16n8k64"]
+)
+def test_mma_of_integers(run_kernel: Any, numbers: Any, shape: str, satfinite: str) -> None:
+    """The first three are of bytes, the others of four bits; with and without signs."""
+    bits = 8 if shape in ("m8n8k16", "m16n8k16", "m16n8k32") else 4
+    rng, rows, depth = numbers.rng, int(shape[1:].split("n")[0]), int(shape.split("k")[1])
+    for types in itertools.product("su", repeat=2):
+        a, b = (
+            rng.integers(0, 2**bits, (WARPS, *size)) - 2 ** (bits - 1) * (sign == "s")
+            for sign, size in zip(types, ((rows, depth), (depth, 8)), strict=True)
+        )
+        # The first warp's sums are near the ends of the range.
+        ends = np.where(rng.random((WARPS, rows, 8)) < 0.5, 2**31 - 100, -(2**31) + 100)
+        c = rng.integers(-1000, 1000, ends.shape)
+        c[0] = ends[0]
+        of_a, of_b = (f"{sign}{bits}" for sign in types)
+        form = f"{shape.strip()}.row.col{satfinite}.s32.{of_a}.{of_b}.s32"
+        fragments = of_shape(shape.strip(), of_a)
+        matrices = a.astype(np.int8), b.astype(np.int8), c.astype(np.int32)
+        out = run_mma(run_kernel, "sm_80", form, fragments, *matrices)
+        exact = np.einsum("wik,wkj->wij", a, b) + c
+        low, high = -(2**31), 2**31 - 1
+        assert (exact < low).any() or (exact > high).any()
+        wanted = np.clip(exact, low, high) if satfinite else (exact - low) % 2**32 + low
+        np.testing.assert_array_equal(out, packed(fragments[3], wanted.astype(np.int32)))
+
+
+@pytest.mark.parametrize("op", ["xor", "and"])
+@pytest.mark.parametrize("shape", ["m8n8k128", "m16n8k128", "m16n8k256"])
+def test_mma_of_bits(run_kernel: Any, numbers: Any, shape: str, op: str) -> None:
+    rng, rows, depth = numbers.rng, int(shape[1:].split("n")[0]), int(shape.split("k")[1])
+    a, b = (rng.integers(0, 2, (WARPS, *size)) for size in ((rows, depth), (depth, 8)))
+    c = rng.integers(-1000, 1000, (WARPS, rows, 8)).astype(np.int32)
+    form, fragments = f"{shape}.row.col.s32.b1.b1.s32.{op}.popc", of_shape(shape, "b1")
+    out = run_mma(run_kernel, "sm_80", form, fragments, a, b, c)
+    pairs = a[:, :, :, None], b[:, None]
+    both = (pairs[0] ^ pairs[1] if op == "xor" else pairs[0] & pairs[1]).sum(axis=2)
+    np.testing.assert_array_equal(out, packed(fragments[3], (both + c).astype(np.int32)))
 
 
 MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {c,c,c,c}, {a,a}, {a}, {c,c,c,c};"
