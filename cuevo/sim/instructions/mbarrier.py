@@ -10,7 +10,7 @@ from cuevo.sim.instructions import access
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.sync.mbarriers import BYTES
-from cuevo.sim.text.syntax import SinkOperand
+from cuevo.sim.text.syntax import SinkOperand, SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 # What a state has in its upper bits here; on hardware its form is not documented.
@@ -92,6 +92,8 @@ def wait(b: Binder, m: Modifiers) -> Step:
     by_parity = "parity" in m
     if by_parity:
         b.within(2, range(2))
+    elif isinstance(b.operand(2), SymbolOperand):
+        raise b.refusal("a state is what an mbarrier.arrive gave, and no address")
     named = b.whole(b.operand(2), TYPES["u32" if by_parity else "u64"])
     if b.operands == 4:
         b.source(b.operand(3), TYPES["u32"])

@@ -37,7 +37,10 @@ LAX = (
     r"(bf16|mbarrier)\S* .*\{|fence\.proxy\.tensormap::generic",
     # Two halves in a register of 64 bits, whose upper word is anything then; an operand too many.
     r"cvt\S*\.f16x2\.f32 d",
-    r"atom\S*exch\.b128 .*(, \w+){2};",
+    r"atom\.(?!cas|.*(\.cas|hint))\S* [^\]]*\](, \w+){2};",
+    # What it links for division takes no expression; one number for the elements of a vector; and
+    # of a float out of a wider register it stores the number, the ISA the bits.
+    r"(div|rem)\.[us]64 .*own\+|st\.async\S*\.v[24]\S* [^{]*;|st\.\S*f32 .*\W(d\d)\b",
     # More arrivals than an mbarrier counts.
     r"mbarrier\S*arrive.*, (1048576|4294967295)",
     # Constants that are expressions, of video instructions; addresses in 16 bytes.
