@@ -158,9 +158,17 @@ class MatrixOperand:
 
 def reached(steps: Steps, descriptor: MatrixDescriptor) -> NDArray[np.int64]:
     """Addresses before the swizzle; the shapes of steps and fields are broadcast."""
-    leading, stride = steps.leading * descriptor.leading, steps.stride * descriptor.stride
-    addresses: NDArray[np.int64] = descriptor.start + steps.within + leading + stride
+    leading = steps.leading * _common(descriptor.leading)
+    stride = steps.stride * _common(descriptor.stride)
+    addresses: NDArray[np.int64] = descriptor.start + (steps.within + leading + stride)
     return addresses
+
+
+def _common(field: Any) -> Any:
+    """The number that all of an array are, if they are one: with it there is less to add."""
+    if isinstance(field, np.ndarray) and field.size and (field == field.flat[0]).all():
+        return field.flat[0]
+    return field
 
 
 def swizzled(addresses: Any, swizzle: int) -> Any:

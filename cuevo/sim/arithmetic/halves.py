@@ -34,8 +34,9 @@ def narrow(x: AnyArray, name: str, mode: str = "rn") -> AnyArray:
     """float32 to patterns (uint16) of ``f16`` or ``bf16``; mode rn or rz; every NaN becomes
     0x7FFF.
     """
-    if (name, mode) == ("bf16", "rn"):
-        nearest = compiled_elementwise(_nearest_bf16, "uint16(float32)")
+    if mode == "rn":
+        loop = _nearest_bf16 if name == "bf16" else _nearest_f16
+        nearest = compiled_elementwise(loop, "uint16(float32)")
         if nearest is not None:
             return np.asarray(nearest(x))
     if name == "f16":
@@ -55,8 +56,22 @@ def narrow(x: AnyArray, name: str, mode: str = "rn") -> AnyArray:
     return result
 
 
+def _nearest_f16(x: Any) -> Any:
+    """`narrow` of a number to ``f16``, to compile."""
+    bits = np.float32(x).view(np.uint32)
+    size = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    # The last place of 0.5 is that of a subnormal; the others have an exponent 112 too large.
+    small = np.float32(size.view(np.float32) + np.float32(0.5)).view(np.uint32)
+    large = np.uint32(size + (size >> np.uint32(13) & np.uint32(1)) + np.uint32(0xFFF))
+    scaled = min(np.uint32(large >> np.uint32(13)), np.uint32(0x7C00 + (112 << 10)))
+    tiny = size < np.uint32(0x38800000)
+    result = small - np.uint32(0x3F000000) if tiny else scaled - np.uint32(112 << 10)
+    result = result | bits >> np.uint32(16) & np.uint32(0x8000)
+    return CANONICAL_NAN if size > np.uint32(0x7F800000) else np.uint16(result)
+
+
 def _nearest_bf16(x: Any) -> Any:
-    """`narrow` of a number, to compile."""
+    """The same to ``bf16``."""
     bits = np.float32(x).view(np.uint32)
     upper = (bits + (bits >> np.uint32(16) & np.uint32(1)) + np.uint32(0x7FFF)) >> np.uint32(16)
     nan = bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)

@@ -33,9 +33,9 @@ def read_operand(machine: Machine, addresses: AnyArray, mask: Mask) -> tuple[Any
     indices = machine.shared.indices(own, CHUNK_BYTES, mask)
     if mask is None:
         # Warp after warp, whose chunks are neighbours.
-        warps = machine.happens_before.clocks.warp_of_lane
-        values = machine.shared.begin_async_read(indices.T.ravel(), warps.T.ravel())
-        return np.ascontiguousarray(values.reshape(indices.T.shape).T), indices
+        warps = machine.happens_before.clocks.warp_by_warp
+        values = machine.shared.begin_async_read(indices.T.ravel(), warps)
+        return values.reshape(indices.T.shape).T, indices
     values = np.zeros(indices.shape, unit_dtype(CHUNK_BYTES))
     values[mask] = machine.shared.begin_async_read(
         indices[mask], machine.happens_before.clocks.warp_of_lane[mask]
@@ -62,7 +62,8 @@ def read_matrix(
         addresses = found if addresses is None else np.where(alike, found, addresses)
     assert addresses is not None
     passes = [read_operand(machine, each.astype(np.uint32), mask) for each in addresses]
-    chunks = np.concatenate([values for values, _ in passes])
+    chunks = np.empty((len(passes) * WARP, machine.warps), unit_dtype(CHUNK_BYTES))
+    np.concatenate([values for values, _ in passes], out=chunks)
     return Read(_matrix(chunks, operand, own_rows), [indices for _, indices in passes])
 
 

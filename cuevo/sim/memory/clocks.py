@@ -32,6 +32,8 @@ class Clocks:
         self._lanes = LaneOrder(warp_in_block.size)
         self.warp_of_lane = np.tile(np.arange(warp_in_block.size), (32, 1))
         """The number of each lane's warp, (32, warps)."""
+        self.warp_by_warp = self.warp_of_lane.T.ravel()
+        """The same of the lanes of one warp after the other, flat."""
         self.time = np.zeros(0, np.int32)
         """Of each warp."""
         self.known = np.zeros((0, 0), np.int32)

@@ -35,6 +35,8 @@ from cuevo.sim.memory.races import whole, words_of
 from cuevo.sim.memory.reductions import Reductions
 
 _WORD = 4
+BULK = 16
+"""Bytes of a unit that asynchronous units read."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class HappensBefore:
         lanes, warps = np.indices(clocks.warp_of_lane.shape)
         self._all_threads = lanes.ravel(), warps.ravel()
         words = max(blocks * stride // _WORD, 4)
-        self._writer = np.zeros(words, np.int16)
+        self._writer = np.zeros(words, np.uint16)
         """Place in the clocks; `_written` is 0 where there is none."""
         self._written = np.zeros(words, np.int32)
         self._read = np.zeros((words, clocks.warps_in_cluster), np.int32)
@@ -136,15 +138,15 @@ class HappensBefore:
         return bool(found == RIGHT)
 
     def quick_begin_async_read(
-        self, state: AnyArray, valid: int, indices: AnyArray, size: int, warps: AnyArray
+        self, state: AnyArray, valid: int, units: AnyArray, warps: AnyArray
     ) -> bool:
         """The same of `begin_async_read`."""
         loop = compiled(loops.begin_async_read)
         if loop is None or self._reductions.any:
             return False
         found = loop(
-            state, valid, self._writer, self._written, self._async_reads, self._unfenced, indices,
-            size // _WORD, warps, self.clocks.known,
+            state, valid, self._writer, self._written, self._async_reads, self._unfenced, units,
+            warps, self.clocks.known,
         )  # fmt: skip
         return bool(found == RIGHT)
 
@@ -255,36 +257,32 @@ class HappensBefore:
         clocks, loop = self.clocks, compiled(loops.fence)
         before = None if words is None else self._unfenced.copy()
         present = np.ones(clocks.own.shape, np.bool_) if mask is None else mask.any(axis=0)
-        each = clocks.cluster * self._stride // _WORD
-        for warp in np.flatnonzero(present):
-            first = int(clocks.block_of_warp[warp]) // clocks.cluster * each
-            block = slice(first, first + each)
-            if loop is not None and not self._reductions.any:
-                marks = self._unfenced[block], self._writer[block], self._written[block]
-                loop(*marks, clocks.known[warp])
-                continue
-            known = self._written[block] <= clocks.known[warp][self._writer[block]]
-            if self._reductions.any:
-                known &= ~self._reductions.unknown(block, clocks.known[warp])
-            self._unfenced[block] &= ~known
+        warps, each = np.flatnonzero(present), clocks.cluster * self._stride // _WORD
+        begin = clocks.block_of_warp[warps] // clocks.cluster * each
+        if loop is not None and not self._reductions.any:
+            marks = self._unfenced, self._writer, self._written
+            loop(*marks, clocks.known, begin, each, warps)
+        else:
+            for warp, first in zip(warps, begin, strict=True):
+                self._fence(slice(first, first + each), clocks.known[warp])
         if before is not None:
             before[words] = self._unfenced[words]
             self._unfenced = before
 
-    def begin_async_read(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
-        """A unit reads flat `indices` for the warp that stands beside each."""
-        access = self._of_unit("reads", indices, size, warps)
+    def begin_async_read(self, units: AnyArray, warps: AnyArray) -> None:
+        """A unit reads flat `units` of `BULK` bytes for the warp that stands beside each."""
+        access = self._of_unit("reads", units, BULK, warps)
         self._check_written(access)
         self._check_fenced(access)
         np.add.at(self._async_reads, access.words, 1)
 
-    def end_async_read(self, indices: AnyArray, size: int, warps: AnyArray) -> None:
+    def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
         """The same warps have waited for that."""
         if (loop := compiled(loops.end_async_read)) is not None:
             marks = self._read, self._reader, self._async_reads
-            loop(*marks, indices, size // _WORD, warps, self.clocks.own, self.clocks.time)
+            loop(*marks, units, warps, self.clocks.own, self.clocks.time)
             return
-        words, warps = _spread(indices, size, warps)
+        words, warps = _spread(units, BULK, warps)
         np.subtract.at(self._async_reads, words, 1)
         own = self.clocks.own[warps]
         self._read[words, own] = self.clocks.time[warps]
@@ -336,6 +334,13 @@ class HappensBefore:
             lambda marked: self.clocks.lanes_of_warp(int(warps[marked][0])),
             by_unit=True,
         )
+
+    def _fence(self, block: slice, told: AnyArray) -> None:
+        """What is `told` of the words of a block is visible to asynchronous units."""
+        known = self._written[block] <= told[self._writer[block]]
+        if self._reductions.any:
+            known &= ~self._reductions.unknown(block, told)
+        self._unfenced[block] &= ~known
 
     def _mark_written(self, words: AnyArray, warps: AnyArray, lanes: AnyArray) -> AnyArray:
         """The threads write the words now; the numbers of their warps in the cluster."""

@@ -43,6 +43,11 @@ class LaneOrder:
 
     def acquire(self, warps: AnyArray, lanes: AnyArray, known: AnyArray) -> None:
         """`lanes`, (32, warps), of each of `warps` are told `known`, (warps, 32)."""
+        if warps.size == len(self._known) and lanes.all():
+            # As at a barrier: nothing is picked out, and all know at least what all are told.
+            np.maximum(self._known, known[:, None, :], out=self._known)
+            np.maximum(self.all_know, known.min(axis=1), out=self.all_know)
+            return
         there = lanes.T[:, :, None]
         before = self._known[warps]
         after = np.where(there, np.maximum(before, known[:, None, :]), before)

@@ -8,7 +8,7 @@ import numpy as np
 from cuevo.sim.aliases import AnyArray, Mask
 from cuevo.sim.faults import Earlier, Fault, first_thread
 from cuevo.sim.memory.global_memory import unit_dtype
-from cuevo.sim.memory.happens_before import HappensBefore
+from cuevo.sim.memory.happens_before import BULK, HappensBefore
 from cuevo.sim.memory.loops.races import BYTES
 from cuevo.sim.memory.races import Races, Unwatched
 
@@ -25,8 +25,6 @@ _LOW = 2**RANK - 1
 
 _NEVER, _VALID, _IN_FLIGHT, _MBARRIER = 0, 1, 2, 3
 _UNITS = (1, 2, 4, 8, 16)
-_BULK = 16
-"""Unit and alignment of bulk copies."""
 
 
 Observe: TypeAlias = Callable[[str, AnyArray, int, Mask, AnyArray | None], None]
@@ -230,37 +228,37 @@ class SharedMemory:
         until `end_bulk_write` they must not be touched.
         """
         if self.observe is not None:
-            self.observe("wrote", units, _BULK, None, warps)
+            self.observe("wrote", units, BULK, None, warps)
         self._check_units_free(units, "write", warps)
-        self._happens_before.begin_async_write(units, _BULK, warps)
-        self._state[_BULK][units] = _unit(_BULK, _IN_FLIGHT)
+        self._happens_before.begin_async_write(units, BULK, warps)
+        self._state[BULK][units] = _unit(BULK, _IN_FLIGHT)
 
     def end_bulk_write(
         self, units: AnyArray, values: AnyArray, places: AnyArray, times: AnyArray
     ) -> None:
         """Their data is there; place and time as `HappensBefore.end_async_write` has them."""
-        self._data[_BULK][units] = values
-        self._state[_BULK][units] = _unit(_BULK, _VALID)
-        self._happens_before.end_async_write(units, _BULK, places, times, by_async_unit=True)
+        self._data[BULK][units] = values
+        self._state[BULK][units] = _unit(BULK, _VALID)
+        self._happens_before.end_async_write(units, BULK, places, times, by_async_unit=True)
 
     def begin_async_read(self, units: AnyArray, warps: AnyArray) -> AnyArray:
         """The flat `units` of 16 bytes, read by an asynchronous unit for the warps that stand
         beside them: until `end_async_read` they must not be written.
         """
         if self.observe is not None:
-            self.observe("read", units, _BULK, None, warps)
+            self.observe("read", units, BULK, None, warps)
         order, words = self._happens_before, self._state[4]
-        if not order.quick_begin_async_read(words, _VALID * BYTES, units, _BULK, warps):
-            state = self._state[_BULK].take(units).view(np.uint8)
+        if not order.quick_begin_async_read(words, _VALID * BYTES, units, warps):
+            state = self._state[BULK].take(units).view(np.uint8)
             if int(state.min()) != _VALID or int(state.max()) != _VALID:
-                wrong = (state.reshape(-1, _BULK) != _VALID).any(axis=1)
+                wrong = (state.reshape(-1, BULK) != _VALID).any(axis=1)
                 raise self._unit_refusal("asynchronous read", units[wrong], warps[wrong])
-            order.begin_async_read(units, _BULK, warps)
-        return self._data[_BULK].take(units)
+            order.begin_async_read(units, warps)
+        return self._data[BULK].take(units)
 
     def end_async_read(self, units: AnyArray, warps: AnyArray) -> None:
         """The same units were waited for."""
-        self._happens_before.end_async_read(units, _BULK, warps)
+        self._happens_before.end_async_read(units, warps)
 
     def make_mbarrier(self, indices: AnyArray, mask: Mask) -> None:
         """Units of 8 bytes become mbarriers: no ordinary access is to touch them."""
@@ -280,18 +278,18 @@ class SharedMemory:
         return self.races
 
     def _check_units_free(self, units: AnyArray, verb: str, warps: AnyArray) -> None:
-        state = self._state[_BULK].take(units).view(np.uint8).reshape(-1, _BULK)
+        state = self._state[BULK].take(units).view(np.uint8).reshape(-1, BULK)
         if int(state.max()) > _VALID:
             wrong = (state > _VALID).any(axis=1)
             raise self._unit_refusal(f"asynchronous {verb}", units[wrong], warps[wrong])
 
     def _unit_refusal(self, what: str, units: AnyArray, warps: AnyArray) -> Fault:
-        position = int(units[0]) * _BULK
-        reason = self._reason(position, _BULK)
+        position = int(units[0]) * BULK
+        reason = self._reason(position, BULK)
         lanes = np.zeros((32, self._base.shape[1]), np.bool_)
         lanes[:, int(warps[0])] = True
         where = f"{what} at shared offset {position % self.stride}"
-        return Fault(f"{where}, {reason}", lanes, self._copied(position, _BULK))
+        return Fault(f"{where}, {reason}", lanes, self._copied(position, BULK))
 
     # -- Inner ------------------------------------------------------------------------------------
 

@@ -249,9 +249,11 @@ class Warpgroups:
         if not fences.all():
             raise Fault("a wgmma without a wgmma.fence before", self._lanes_of(warps[fences == 0]))
         every = np.array([*slots, *of_a])
-        place = np.ix_(every, warps)
+        # Rows of all warps are found faster than some of each.
+        place = every if warps.size == self._group.size else np.ix_(every, warps)
         roles = np.array([accumulators.role] * len(slots) + [_OPERAND_A] * len(of_a))[:, None]
-        other = (self._role[place] != roles) & (self._role[place] != _NO_ROLE)
+        before = self._role[place]
+        other = (before != roles) & (before != _NO_ROLE)
         in_flight = other & (self._busy[place] > self._retired[warps])
         if in_flight.any():
             slot, lanes = (
