@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cuevo.cli.assemble import only_instance
+from cuevo.cli.files import is_file
 from cuevo.errors import CuevoError
+from cuevo.toolchain.paths import ptx_directory
 
 if TYPE_CHECKING:
     from cuevo.check import Report
@@ -69,7 +71,9 @@ class _Looks:
         self._assembled: _Numbers | None = None
         self._ran: _Numbers | None = None
         self._findings: list[str] | None = None
-        self.files: set[Path] = {Path(arguments.kernel)} if _is_path(arguments.kernel) else set()
+        self.files = {Path(arguments.kernel)}
+        if not is_file(arguments):
+            self.files = {*ptx_directory().rglob("*.ptx"), *ptx_directory().rglob("*.h")}
 
     def look(self) -> Iterator[str]:
         """Assemble the kernel and run it: what there is to tell, line by line."""
@@ -147,10 +151,6 @@ def watch(arguments: argparse.Namespace, check: Callable[[], Report]) -> int:
         while sorted(_state(looks.files)) == sorted(before):
             time.sleep(_BETWEEN_LOOKS)
         print(flush=True)
-
-
-def _is_path(name: str) -> bool:
-    return Path(name).suffix == ".ptx"
 
 
 def _files(kernel: RenderedKernel, *, callers: bool = False) -> Iterator[Path]:

@@ -224,9 +224,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if program is None:
         pytest.skip("no browser: neither chromium nor google-chrome is on PATH")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as driver:
         # A sandbox is not to be had by root, nor in most containers; the pages are our own.
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield Opened(browser, tmp_path_factory.mktemp("pages"))

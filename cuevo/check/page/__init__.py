@@ -13,12 +13,7 @@ from typing import Any
 
 from cuevo.architectures import architecture
 from cuevo.check.page.difference import difference
-from cuevo.check.page.rows import (
-    counts_of_lines,
-    machine_rows,
-    source_rows,
-    text_rows,
-)
+from cuevo.check.page.rows import counts_of_lines, machine_rows, source_rows, text_rows
 from cuevo.sim import Profile
 from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.sass import Listing, by_pipe, disassemble
