@@ -34,6 +34,10 @@ class LocatedText:
         """Origin of line `line` of the text, counted from 1; None where there is none."""
         return self.lines[line - 1] if 1 <= line <= len(self.lines) else None
 
+    def number(self, line: int | None) -> int:
+        """Number that line `line` had before; 0 where it is none of those that there were."""
+        return self.numbers[line - 1] if line and line <= len(self.numbers) else 0
+
 
 def add_line_information(text: Sequence[str], origins: Sequence[SourceLine | None]) -> LocatedText:
     """Put ``.loc`` and ``.file`` directives into PTX lines, `origins` being one entry a line.

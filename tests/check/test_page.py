@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from helpers.small_instances import INSTANCES, configured
 
+from cuevo.architectures import architecture
 from cuevo.check import check_launch
 from cuevo.check.page import Subject, content, difference, page
 from cuevo.cli import main
 from cuevo.cli.files import make_arguments
 from cuevo.executors.own.texts import read_kernel
 from cuevo.kernels import registry
+from cuevo.ops.roofline.units import clocks, units
 from cuevo.sim import Profile
 from cuevo.toolchain.assembler import Cubin, assemble
 from cuevo.toolchain.sass import Listing, disassemble
@@ -79,6 +81,13 @@ def test_the_numbers_are_those_of_the_assembler(made: Made) -> None:
     (whole,) = (x for x in made.content["ledgers"] if x["part"] == "kernel by pipe")
     assert whole["totals"] == [of_pipes.total()]
     assert whole["counts"] == {pipe: [count] for pipe, count in of_pipes.items()}
+    (bound,) = (x for x in made.content["ledgers"] if x["part"] == "clocks")
+    rates, taken = units(architecture("sm_80")), Counter[str]()
+    for each in made.listing.main_loop():
+        taken.update({pipe: round(100 * x) for pipe, x in clocks(each, rates).items()})
+    assert bound["counts"] == {pipe: [x / 100] for pipe, x in taken.items()}
+    assert bound["totals"] == [max(taken.values()) / 100]
+    assert bound["title"].endswith(f"bound by {taken.most_common(1)[0][0]}")
 
 
 @pytest.mark.kernel

@@ -14,6 +14,7 @@ from typing import Any
 from cuevo.architectures import architecture
 from cuevo.check.page.difference import difference
 from cuevo.check.page.rows import counts_of_lines, machine_rows, source_rows, text_rows
+from cuevo.ops.roofline.units import clocks, units
 from cuevo.sim import Profile
 from cuevo.toolchain.assembler import Cubin
 from cuevo.toolchain.sass import Listing, by_pipe, disassemble
@@ -109,26 +110,49 @@ def _facts(subject: Subject, listing: Listing) -> dict[str, str]:
 
 
 def _ledgers(listing: Listing, profile: Profile | None) -> Iterator[dict[str, Any]]:
-    """Machine instructions by pipe and by opcode, of the main loop and of the kernel, and what the
-    CPU executor counted in the main loop.
+    """Machine instructions by pipe and by opcode, of the main loop and of the kernel; of the main
+    loop what bounds it, and what the CPU executor counted.
     """
-    parts = {"main loop": listing.main_loop(), "kernel": listing.instructions}
-    for part, each in parts.items():
-        if each:
-            title = f"{part}, {each[0].address:04x} to {each[-1].address:04x}"
-            yield _ledger(f"{part} by pipe", title, by_pipe(each))
-    part, each = next((part, each) for part, each in parts.items() if each)
-    opcodes = dict(Counter(one.opcode for one in each).most_common())
+    loop = listing.main_loop()
+    if loop:
+        title = f"main loop, {loop[0].address:04x} to {loop[-1].address:04x}"
+        yield _ledger("main loop by pipe", title, by_pipe(loop))
+    if taken := _clocks(listing):
+        bound = next(iter(taken))
+        title = f"clocks of an iteration: bound by {bound}"
+        yield _ledger("clocks", title, taken, ("at the least", taken[bound]))
+    yield _ledger("kernel by pipe", "kernel by pipe", by_pipe(listing.instructions))
+    part, those = ("main loop", loop) if loop else ("kernel", listing.instructions)
+    opcodes = dict(Counter(each.opcode for each in those).most_common())
     yield _ledger(f"{part} by opcode", f"{part} by opcode", opcodes)
     if profile and profile.main_loop:
         counts = {x: round(often, 3) for x, often in profile.main_loop.instructions.items()}
         yield _ledger("PTX", "PTX of an iteration", counts)
 
 
-def _ledger(part: str, title: str, counts: Mapping[str, float]) -> dict[str, Any]:
+def _clocks(listing: Listing) -> dict[str, float]:
+    """Clocks that a warp takes of each pipe of its SM sub-partition in an iteration of the main
+    loop, most first; nothing where the rates of the architecture are not known.
+    """
+    try:
+        rates = units(architecture(listing.arch))
+    except ValueError:
+        return {}
+    taken: dict[str, float] = {}
+    for each in listing.main_loop():
+        for name, of_pipe in clocks(each, rates).items():
+            taken[name] = taken.get(name, 0.0) + of_pipe
+    return {name: round(taken[name], 1) for name in sorted(taken, key=lambda x: -taken[x])}
+
+
+def _ledger(
+    part: str, title: str, counts: Mapping[str, float], total: tuple[str, float] | None = None
+) -> dict[str, Any]:
+    last, value = total or ("all", sum(counts.values()))
     return {
         "part": part,
         "title": title,
-        "totals": [sum(counts.values())],
+        "last": last,
+        "totals": [value],
         "counts": {name: [count] for name, count in counts.items()},
     }

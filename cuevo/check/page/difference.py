@@ -43,13 +43,14 @@ def _both(
 def _ledgers(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    empty: dict[str, Any] = {"totals": [0], "counts": {}}
+    empty: dict[str, Any] = {"totals": [0], "counts": {}, "title": "nothing"}
     sides = [{each["part"]: each for each in side} for side in (before, after)]
     for part in {**sides[0], **sides[1]}:
         old, new = (side.get(part, empty) for side in sides)
         yield {
             "part": part,
-            "title": part,
+            "title": old["title"] if old["title"] == new["title"] else part,
+            "last": {**old, **new}["last"],
             "totals": old["totals"] + new["totals"],
             "counts": _both(old["counts"], new["counts"], 0),
         }

@@ -62,7 +62,7 @@ def counts_of_lines(
     """Counts of each line of the rendered text that has any."""
     lines: dict[int, Counts] = {}
     for each in listing.instructions:
-        line = rendered_line(kernel, each.line)
+        line = kernel.located.number(each.line)
         if line:
             of_line = lines.setdefault(line, Counts())
             of_line.pipes[each.pipe] += 1
@@ -75,12 +75,6 @@ def counts_of_lines(
         for request in profile.sectors:
             lines[request.line].sectors = [request.sectors, request.ideal]
     return lines
-
-
-def rendered_line(kernel: RenderedKernel, line: int | None) -> int:
-    """The line of the rendered text that a line of the assembled one was; 0 if it was none."""
-    numbers = kernel.located.numbers
-    return numbers[line - 1] if line and line <= len(numbers) else 0
 
 
 # -- The templates ---------------------------------------------------------------------------------
@@ -204,7 +198,7 @@ def machine_rows(kernel: RenderedKernel, listing: Listing, numbers: Mapping[int,
         rows += [{"k": "label", "t": f"{name}:", "d": 0} for name in labels.get(each.address, ())]
         row: Row = {"n": f"{each.address:04x}", "t": str(each), "d": 1, "p": [(each.pipe, 1)]}
         row |= {"l": each.live["GPR"], "m": int(each.address in within)}
-        line = rendered_line(kernel, each.line)
+        line = kernel.located.number(each.line)
         if line in numbers:
             row["o"] = numbers[line]
         rows.append(row)

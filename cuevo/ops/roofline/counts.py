@@ -25,7 +25,6 @@ from cuevo.toolchain import cache
 from cuevo.toolchain.assembler import assemble, target_for
 from cuevo.toolchain.sass import disassemble
 from cuevo.toolchain.sources import code_digest
-from cuevo.toolchain.template import RenderedKernel
 
 __all__ = ["Counts", "count"]
 
@@ -178,20 +177,11 @@ def _clocks(plan: Plan, name: str, place: SimExecutor) -> dict[str, float]:
     runs: dict[int, int] = defaultdict(int)
     for use in launch.kernel.profile.instructions:
         runs[use.line] = max(runs[use.line], use.executions)
-    rates, rendered = units(architecture_of(place)), _rendered_lines(kernel)
+    rates = units(architecture_of(place))
     total: dict[str, float] = defaultdict(float)
     code = assemble(kernel, target_for(kernel, f"sm_{architecture_of(place).number}"))
     for instruction in disassemble(code).instructions:
-        times = runs[rendered[instruction.line - 1]] if instruction.line else 0
+        times = runs[kernel.located.number(instruction.line)]
         for pipe, taken in clocks(instruction, rates).items():
             total[pipe] += times * taken
     return {pipe: taken / math.prod(grid) for pipe, taken in total.items()}
-
-
-def _rendered_lines(kernel: RenderedKernel) -> list[int]:
-    """For each line of the text that is assembled the line of the rendered text."""
-    lines, number = [], 0
-    for line in kernel.located.text.split("\n"):
-        number += not line.lstrip().startswith(".loc ")
-        lines.append(number)
-    return lines
