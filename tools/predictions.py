@@ -30,7 +30,7 @@ from report import print_rows, progress
 RECORDS = Path(__file__).resolve().parents[1] / "docs" / "measurements"
 FORWARD = {
     "2026-11-21-h200-forward": evoformer_forward_sm80,
-    "2026-11-22-h200-forward-hopper": evoformer_forward_sm90a,
+    "2026-11-23-h200-forward-hopper": evoformer_forward_sm90a,
 }
 BACKWARD = "2026-11-22-h200-compare"
 BACKWARD_CONFIG = {
