@@ -5,20 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.tuning_bench import Unloaded
+from helpers.tuning_bench import Unloaded, rendered
 
-import cuevo
 from cuevo.errors import CuevoError
-from cuevo.ops import backward, forward, product
+from cuevo.ops import backward, backward_plan, dispatch, forward, packing, product
 from cuevo.ops.plan import Plan
 from cuevo.ops.tuning import recording
 from cuevo.ops.tuning.calls import Call, read_recorded
-from cuevo.sim import SimExecutor
 
 PLACE = Unloaded("sm_80")
 Q = np.ones((1, 2, 24, 2, 16), np.float16)
 PAIR = np.zeros((1, 24, 24, 2), np.float32).transpose(0, 3, 1, 2)[:, None]
+OPTIONS = (1.0, 0.0, False, False, None)
 LSE = np.zeros((1, 2, 2, 24), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (dispatch, backward_plan, packing):
+        monkeypatch.setattr(module, "render", rendered)
 
 
 @pytest.fixture
@@ -76,11 +81,10 @@ def test_configured_and_unrecorded_calls_are_not_written(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = np.ones((16, 16), np.float16)
-    options = (1.0, 0.0, False, False, None)
     arrays = (x, x, None, None, None, None)
-    product.OPERATION.plan_on_device(arrays, options, PLACE, {"stages": 2})
+    product.OPERATION.plan_on_device(arrays, OPTIONS, PLACE, {"stages": 2})
     monkeypatch.delenv(recording.ENVIRONMENT)
-    product.OPERATION.plan_on_device(arrays, options, PLACE, None)
+    product.OPERATION.plan_on_device(arrays, OPTIONS, PLACE, None)
     assert not file.exists()
 
 
@@ -92,8 +96,8 @@ def test_a_file_that_cannot_be_written_warns_once(
     product.OPERATION.plans.clear()
     x = np.ones((16, 16), np.float16)
     with pytest.warns(RuntimeWarning, match="calls are not recorded"):
-        cuevo.gemm(x, x, device=SimExecutor("sm_80"))
-    cuevo.gemm(x, x, out_dtype="float32", device="sim")
+        product.OPERATION.plan_on_device((x, x, *(None,) * 4), OPTIONS, PLACE, None)
+    product.OPERATION.plan_on_device((x, x.T, *(None,) * 4), OPTIONS, PLACE, None)
 
 
 @pytest.mark.unit

@@ -1,6 +1,6 @@
 """The tuner on the CPU executor, with a clock that goes by a rule."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -170,8 +170,16 @@ def test_times_are_drawn_by_field(own_tables: Path) -> None:
     bench = HostBench("sm_80", likes(block_streamed=32, stages=3))
     found = tune(call("attention_backward", own_tables), bench, QUICK)
     assert found is not None
-    plot_trials(found, 0.1, own_tables / "times.svg")
+    few = [found.trials[0], *found.trials[-3:]]
+    plot_trials(replace(found, trials=few), 0.1, own_tables / "times.svg")
     drawn = (own_tables / "times.svg").read_text(encoding="utf-8")
-    for text in ("queries.stages", "keys.min_blocks", "ms by field; dashed: the bound"):
-        assert f">{text}" in drawn
-    assert ">queries.head_dim" not in drawn
+    differing = {
+        f"{config.side}.{name}"
+        for side in (0, 1)
+        for config in [found.trials[0].choices[side][1]]
+        for name in vars(config)
+        if len({vars(trial.choices[side][1])[name] for trial in few}) > 1
+    }
+    assert differing and all((f">{name}<" in drawn) == (name in differing) for name in (
+        *differing, "queries.head_dim", "keys.dtype"))  # fmt: skip
+    assert ">ms by field; dashed: the bound" in drawn
