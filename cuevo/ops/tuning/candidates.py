@@ -61,14 +61,22 @@ def offered(variants: Variants, problem: Any, arch: Architecture) -> list[Candid
 
 
 def neighbours(candidate: Candidate, problem: Any, arch: Architecture) -> list[Candidate]:
-    """Legal configurations with a field one step up or down its ladder, and for each of them, as
-    resources change with it, with another number of resident threadblocks.
+    """Legal configurations with a field one step up or down its ladder; where that is illegal, with
+    another field a step off, too, as a smaller tile takes smaller ones of warps; at last those of
+    one step with another number of resident threadblocks, as resources change with it.
     """
     variant, config = candidate
-    steps = list(_steps(config, [name for name in LADDERS if name != _RESIDENT]))
-    found = dict.fromkeys(_legal(variant, [*_steps(config, [_RESIDENT]), *steps], problem, arch))
-    for step in steps:
-        found |= dict.fromkeys(_legal(variant, _steps(step, [_RESIDENT]), problem, arch))
+    tiles = [name for name in LADDERS if name != _RESIDENT]
+    legal: dict[Candidate, None] = {}
+    repaired: dict[Candidate, None] = {}
+    resident: dict[Candidate, None] = {}
+    for step in _steps(config, LADDERS):
+        alone = list(_legal(variant, [step], problem, arch))
+        legal |= dict.fromkeys(alone)
+        if not alone:
+            repaired |= dict.fromkeys(_legal(variant, _steps(step, tiles), problem, arch))
+        resident |= dict.fromkeys(_legal(variant, _steps(step, [_RESIDENT]), problem, arch))
+    found = legal | repaired | resident
     found.pop(candidate, None)
     return list(found)
 
