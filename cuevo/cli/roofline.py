@@ -158,15 +158,17 @@ def _side(launch: Any) -> list[str]:
 
 
 def _show(row: dict[str, Any]) -> None:
-    print(row["call"])
-    shown = table("kernel", "bound by", *_SHARES, "rate", "roof", "of", "ms")
+    if not row["kernels"]:
+        print(f"{row['call']}: the problem is empty, nothing is launched")
+        return
+    print(f"{row['call']}; {row['kernels'][0]['counted']} a clock of a multiprocessor")
+    shown = table("kernel", "bound by", *_SHARES, "rate", "roof", "ms")
     for column in shown.columns[2:]:
         column.justify = "right"
     for each in row["kernels"]:
         shares = (f"{each['shares'][pipe]:.0%}" for pipe in _SHARES)
-        figures = f"{each['rate']:.4g}", f"{each['roof']:.4g}", each["counted"]
-        ms = f"{each['milliseconds']:.4g}"
-        shown.add_row(each["kernel"], each["bound_by"], *shares, *figures, ms)
+        figures = (f"{each[name]:.4g}" for name in ("rate", "roof", "milliseconds"))
+        shown.add_row(each["kernel"], each["bound_by"], *shares, *figures)
     print_table(shown)
     if row["others"]:
         print(f"besides, by launches and bytes: {', '.join(row['others'])}")
