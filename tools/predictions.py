@@ -3,8 +3,8 @@
     python3 tools/predictions.py                    a table, Markdown
     python3 tools/predictions.py --counts FILE      also write what was counted, for the tests
 
-Records are those of `bench.py`, `compare.py` and `bench_gemm.py`, on an H200, with the
-configurations that they were made with. No GPU is needed.
+Records are those of `bench.py` and `bench_gemm.py`, on an H200, with the configurations that they
+were made with. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from cuevo.cli.settings import read_values
 from cuevo.cli.tune import call_of_words
 from cuevo.executors import architecture_of
 from cuevo.executors.assembling import assembling
-from cuevo.kernels import evoformer_forward_sm80, evoformer_forward_sm90a, gemm_sm80
+from cuevo.kernels import (
+    evoformer_backward_sm80,
+    evoformer_forward_sm80,
+    evoformer_forward_sm90a,
+    gemm_sm80,
+)
 from cuevo.ops.roofline.counts import Counts, count
 from cuevo.ops.roofline.model import predict
 from cuevo.ops.tuning.calls import Call
@@ -32,18 +37,7 @@ FORWARD = {
     "2026-11-21-h200-forward": evoformer_forward_sm80,
     "2026-11-23-h200-forward-hopper": evoformer_forward_sm90a,
 }
-BACKWARD = "2026-11-22-h200-compare"
-BACKWARD_CONFIG = {
-    "keys": dict(
-        block_rows=1, warp_rows=1, block_stationary=64, block_streamed=64, chunk_streamed=16,
-        stages=2, min_blocks=4, stationary_in_registers=True, late_copies=True,
-    ),
-    "queries": dict(
-        block_rows=4, warp_rows=2, block_stationary=64, block_streamed=32, chunk_streamed=32,
-        stages=2, min_blocks=2, stationary_in_registers=False, late_copies=False,
-    ),
-}  # fmt: skip
-"""What was chosen then: the record does not say."""
+BACKWARD = "2026-11-23-h200-backward"
 PRODUCTS = "2026-11-21-h200-gemm"
 
 
@@ -71,11 +65,12 @@ def cases() -> Iterator[Case]:
                 words = f"attention 1,{record['workload']}{biases[result['biases']]}"
                 config = _config(module, result["configuration"])
                 yield Case(words, config, result["milliseconds"]["median"])
-    for row in _record(BACKWARD)["rows"]:
-        direction, _, sizes = row["call"].partition(" ")
-        if direction == "backward":
-            words = f"attention_backward 1,{sizes} --mask own --pair own"
-            yield Case(words, BACKWARD_CONFIG, row["this"]["median"])
+    for record in _record(BACKWARD)["workloads"]:
+        for result in record["results"]:
+            if result["contender"] == "cuevo" and result["gradients"] == "both":
+                words = f"attention_backward 1,{record['workload']} --mask own --pair own"
+                config = _sides(result["configuration"])
+                yield Case(words, config, result["milliseconds"]["median"])
     for part in _record(PRODUCTS)["sizes"]:
         for row in part["rows"]:
             if row["contender"] == "cuBLAS":
@@ -99,6 +94,16 @@ def _config(module: Any, words: str) -> Any:
     known = {field.name for field in fields(module.Config)}
     values = read_values(module.Config, {x: y for x, y in settings.items() if x in known})
     return replace(module.Config(head_dim=values["head_dim"]), **values)
+
+
+def _sides(words: str) -> dict[str, dict[str, Any]]:
+    """The same of both sides of a backward pass."""
+    sides: dict[str, dict[str, str]] = {"keys": {}, "queries": {}}
+    for name, _, value in (word.partition("=") for word in words.split()):
+        side, _, field = name.partition(".")
+        sides[side][field] = value
+    kind = evoformer_backward_sm80.Config
+    return {side: read_values(kind, settings) for side, settings in sides.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
