@@ -93,7 +93,7 @@ _LIMITS = {
     120: (99, 100, 1536, 24, 188),
 }
 
-_EXISTING = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+KNOWN = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 _WITH_OWN = 90
 """From here on an architecture has features of its own, asked for by an "a"."""
 _WITH_FAMILY = 100
@@ -120,9 +120,9 @@ def architecture(name: str) -> Architecture:
 def check_exists(name: str) -> None:
     """ValueError for what is no architecture from sm_70 on, such as "sm_85"."""
     architecture(name)
-    names = [f"sm_{number}" for number in _EXISTING]
-    names += [f"sm_{number}a" for number in _EXISTING if number >= _WITH_OWN]
-    families = [f"sm_{number}f" for number in _EXISTING if number >= _WITH_FAMILY]
+    names = [f"sm_{number}" for number in KNOWN]
+    names += [f"sm_{number}a" for number in KNOWN if number >= _WITH_OWN]
+    families = [f"sm_{number}f" for number in KNOWN if number >= _WITH_FAMILY]
     if name not in (*names, *families):
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-/* Parameter blocks and prototypes of every cuevo kernel, in plain C11.
+/* Parameter blocks and prototypes of every cuevo kernel, in what C11 and C++17 have in common.
  *
  * One struct a kernel, passed by value as its only parameter. Python fills it, the templates take their
  * `.param` offsets from it, and a C program that embeds a cubin includes it as it is.
@@ -10,6 +10,12 @@
 #define CUEVO_H
 
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#else
+#include <stdalign.h>
+#endif
 
 /* out = softmax(q . k^T * scale + mask_bias + pair_bias) . v, and the log-sum-exp of every row of scores. */
 typedef struct evoformer_forward_params {
@@ -78,9 +84,9 @@ void evoformer_forward_sm70(const evoformer_forward_params params);
 
 /* The same, of operands that tensor maps describe and a pair bias in tiles (pair_tiles). */
 typedef struct evoformer_forward_sm90a_params {
-    uint8_t _Alignas(64) q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
-    uint8_t _Alignas(64) k_map[128]; /* k [B, N, H, Lk, D], likewise */
-    uint8_t _Alignas(64) v_map[128]; /* v [B, N, H, Lk, D], likewise */
+    alignas(64) uint8_t q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
+    alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
+    alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
     const float *pair_tiles; /* what pair_tiles makes of the pair bias; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
@@ -415,8 +421,8 @@ void gemm_sm70(const gemm_params params);
 
 /* The same, of operands that a tensor map describes (cuevo.cuda.tensor_map). */
 typedef struct gemm_sm90a_params {
-    uint8_t _Alignas(64) a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
-    uint8_t _Alignas(64) b_map[128]; /* b [batch, k, n], likewise */
+    alignas(64) uint8_t a_map[128]; /* a [batch, m, k], 16-bit floats, one of the last two axes contiguous; boxes: Config.a_map */
+    alignas(64) uint8_t b_map[128]; /* b [batch, k, n], likewise */
     const void *c;          /* [batch, m, n], fp16, bf16 or fp32, rows contiguous; read only if the kernel has one */
     const void *bias;       /* [n], type of d, or of a beside an fp32 d, contiguous; likewise */
     const void *scatter;    /* [m], int64_t or int32_t, contiguous: row i of the product is row scatter[i] of c and d; likewise */
@@ -452,5 +458,9 @@ typedef struct gemm_sm90a_params {
 } gemm_sm90a_params;
 
 void gemm_sm90a(const gemm_sm90a_params params);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -253,7 +253,7 @@ def changes(label: str) -> dict[str, Any] | None:
     """`stages=4,splits=2` as values; None for nothing. Of the variants whose Config has all of
     these fields, the highest reads them.
     """
-    from cuevo.cli.settings import read_values, split_settings
+    from cuevo.cli.arguments.settings import read_values, split_settings
     from cuevo.ops.product import VARIANTS
 
     settings = split_settings(label.split(",")) if label else {}

@@ -51,7 +51,7 @@ def _backward_inputs(backend: Backend, workload: Workload, dtype: str, seed: int
 
 
 def _forward_configurations(texts: Sequence[str]) -> dict[str, Any]:
-    from cuevo.cli.settings import read_values, split_settings
+    from cuevo.cli.arguments.settings import read_values, split_settings
     from cuevo.kernels import evoformer_forward_sm80, evoformer_forward_sm90a
 
     def read(text: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _forward_configurations(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _backward_configurations(texts: Sequence[str]) -> dict[str, Any]:
-    from cuevo.cli.settings import read_values, split_settings
+    from cuevo.cli.arguments.settings import read_values, split_settings
     from cuevo.kernels.evoformer_backward_sm80 import Config
 
     def read(text: str) -> dict[str, dict[str, Any]]:

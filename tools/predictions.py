@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cuevo.cli.settings import read_values
+from cuevo.cli.arguments.settings import read_values
 from cuevo.cli.tune import call_of_words
 from cuevo.executors import architecture_of
 from cuevo.executors.assembling import assembling

@@ -13,6 +13,7 @@ from cuevo.cli import (
     check,
     demo,
     doctor,
+    export,
     inspect,
     kernels,
     layout,
@@ -20,7 +21,7 @@ from cuevo.cli import (
     roofline,
     tune,
 )
-from cuevo.cli.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
+from cuevo.cli.arguments.usage import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError
 from cuevo.errors import CuevoError
 
 _EPILOG = """\
@@ -43,6 +44,8 @@ examples:
                                   the fastest configuration of a call, measured on a GPU
   cuevo roofline gemm --problem 4000,4000,64
                                   what bounds a call's kernels, and the time that follows from it
+  cuevo export forward --head-dims 32 --architectures sm_80,sm_90a -o attention
+                                  kernels and a planner in C, for a program without Python
   cuevo layout m16n8k16.a         which lane holds which element
   cuevo doctor                    what was found on this machine, and what is missing
 
@@ -80,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         plan,
         tune,
         roofline,
+        export,
         layout,
         doctor,
     ):

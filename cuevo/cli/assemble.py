@@ -9,16 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.files import add_block_options, is_file, read_file, threads_of
-from cuevo.cli.kernels import (
-    add_kernel_options,
-    architecture_name,
-    kernel_module,
-    lowest_architecture,
-    render_kernel,
-)
-from cuevo.cli.problem import DEFAULT_ARCH, is_problem, launches_of_problem
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.files import add_block_options, is_file, read_file, threads_of
+from cuevo.cli.arguments.problem import DEFAULT_ARCH, is_problem, launches_of_problem
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     UsageError,
@@ -27,6 +20,13 @@ from cuevo.cli.usage import (
     print_json,
     print_table,
     table,
+)
+from cuevo.cli.kernels import (
+    add_kernel_options,
+    architecture_name,
+    kernel_module,
+    lowest_architecture,
+    render_kernel,
 )
 
 if TYPE_CHECKING:

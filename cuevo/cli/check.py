@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.files import add_launch_options, is_file, make_arguments, read_file, threads_of
-from cuevo.cli.kernels import (
-    add_kernel_options,
-    architecture_name,
-    configure_kernel,
-    kernel_module,
-    lowest_architecture,
+from cuevo.cli.arguments.files import (
+    add_launch_options,
+    is_file,
+    make_arguments,
+    read_file,
+    threads_of,
 )
-from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, is_problem, launches_of_problem
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.problem import DEFAULT_ARCH, OPERATIONS, is_problem, launches_of_problem
+from cuevo.cli.arguments.usage import (
     EXIT_FAILED,
     EXIT_OK,
     Subparsers,
@@ -30,6 +29,13 @@ from cuevo.cli.usage import (
     print_json,
     print_table,
     table,
+)
+from cuevo.cli.kernels import (
+    add_kernel_options,
+    architecture_name,
+    configure_kernel,
+    kernel_module,
+    lowest_architecture,
 )
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.usage import (
     EXIT_FAILED,
     EXIT_OK,
     Subparsers,

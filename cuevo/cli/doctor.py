@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.usage import (
     EXIT_FAILED,
     EXIT_OK,
     Subparsers,
@@ -57,6 +57,7 @@ PACKAGES = {
 OPTIONAL = {
     "numba": "the CPU executor, twice as fast",
     "matplotlib": "cuevo layout --output, cuevo tune and roofline --plot",
+    "nvidia-nvfatbin": "cuevo export",
     "torch": "cuevo.torch",
     "jax": "cuevo.jax",
     "nvidia-cuda-nvdisasm": "cuevo inspect: the disassembler",

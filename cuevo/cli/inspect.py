@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cuevo.cli.arguments.files import add_launch_options, is_file
+from cuevo.cli.arguments.problem import is_problem
+from cuevo.cli.arguments.settings import split_settings
+from cuevo.cli.arguments.usage import EXIT_OK, Subparsers, UsageError, add_command
 from cuevo.cli.assemble import only_instance
 from cuevo.cli.check import reports
-from cuevo.cli.files import add_launch_options, is_file
 from cuevo.cli.kernels import add_kernel_options, architecture_name
-from cuevo.cli.problem import is_problem
-from cuevo.cli.settings import split_settings
-from cuevo.cli.usage import EXIT_OK, Subparsers, UsageError, add_command
 from cuevo.toolchain.paths import ptx_directory
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.files import add_file_options, is_file, read_file
-from cuevo.cli.problem import (
+from cuevo.cli.arguments.files import add_file_options, is_file, read_file
+from cuevo.cli.arguments.problem import (
     DEFAULT_ARCH,
     add_launch_number,
     add_problem_options,
     is_problem,
     launches_of_problem,
 )
-from cuevo.cli.settings import configuration, describe_fields, split_settings
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.settings import configuration, describe_fields, split_settings
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     UsageError,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     UsageError,

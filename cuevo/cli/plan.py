@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.assemble import occupancy
-from cuevo.cli.kernels import architecture_name
-from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     add_command,
@@ -17,6 +15,8 @@ from cuevo.cli.usage import (
     print_table,
     table,
 )
+from cuevo.cli.assemble import occupancy
+from cuevo.cli.kernels import architecture_name
 
 if TYPE_CHECKING:
     from cuevo.architectures import Architecture

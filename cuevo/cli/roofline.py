@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.kernels import architecture_name
-from cuevo.cli.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
-from cuevo.cli.tune import read_workload
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     UsageError,
@@ -21,6 +19,8 @@ from cuevo.cli.usage import (
     print_table,
     table,
 )
+from cuevo.cli.kernels import architecture_name
+from cuevo.cli.tune import read_workload
 
 if TYPE_CHECKING:
     from cuevo.cuda.device_info import DeviceInfo

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.problem import OPERATIONS, add_problem_options, read_call
-from cuevo.cli.usage import (
+from cuevo.cli.arguments.problem import OPERATIONS, add_problem_options, read_call
+from cuevo.cli.arguments.usage import (
     EXIT_OK,
     Subparsers,
     UsageError,

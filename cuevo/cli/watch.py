@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cuevo.cli.arguments.files import is_file
 from cuevo.cli.assemble import only_instance
-from cuevo.cli.files import is_file
 from cuevo.errors import CuevoError
 from cuevo.toolchain.paths import ptx_directory
 

@@ -7,7 +7,7 @@ from math import ceil, gcd
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.kernels.backward import stats_shape
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -127,6 +127,10 @@ def parameters(
         raise ValueError(
             f"stats: expected blocks of 48 for {queries} queries; got {stats.shape[3:]}"
         )
+    position_tiles, head_groups = (
+        ceil(positions / config.block_positions),
+        heads // config.block_heads,
+    )
     found: dict[str, int | float] = {
         "out": out.pointer,
         "dout": dout.pointer,
@@ -136,11 +140,10 @@ def parameters(
         "heads": heads,
         "queries": queries,
         "positions": positions,
-        "position_tiles": ceil(positions / config.block_positions),
-        "head_groups": heads // config.block_heads,
+        "position_tiles": position_tiles,
+        "head_groups": head_groups,
+        **magic_fields(rows=rows, position_tiles=position_tiles, head_groups=head_groups),
     }
-    for name in ("rows", "position_tiles", "head_groups"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     for name, array in (("out", out), ("dout", dout)):
         for index, label in enumerate(("batch", "row", "query", "head")):
             found[f"{name}_stride_{label}"] = array.strides[index]

@@ -4,13 +4,13 @@ configuration, the parameter block, the estimate of time.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil
 from typing import Protocol
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.kernels import choice, forward
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "FOLLOWS",
@@ -250,6 +250,9 @@ def parameters(
         "groups": config.row_groups(problem) // chunks,
         "longer_chunks": config.row_groups(problem) % chunks,
         "chunks": numbered_chunks,
+        **magic_fields(
+            heads=problem.heads, stationary_tiles=stationary_tiles, chunks=numbered_chunks
+        ),
         "gradient_scale": scale,
         **forward.scale_fields(scale, config.dtype),
     }
@@ -270,8 +273,6 @@ def parameters(
     found["pair_step_pass"] = found["pair_stride_query"] * config.pair_pass_rows
     found["pair_step_tile"] = found["pair_stride_query"] * config.block_streamed
     found["whole_tiles"] = problem.streamed // config.block_streamed
-    for name in ("heads", "stationary_tiles", "chunks"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     return found
 
 
@@ -288,5 +289,5 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     scores = groups * config.block_rows * padded(problem.streamed, streamed_step)
     resident = config.resident(arch)
     waves, rest = divmod(config.grid(problem, groups)[0], arch.multiprocessors * resident)
-    last = sqrt(ceil(rest / arch.multiprocessors) * resident)
+    last: float = (ceil(rest / arch.multiprocessors) * resident) ** 0.5
     return (waves * resident + last) * config.block_stationary * scores / speed

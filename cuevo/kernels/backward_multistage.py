@@ -345,18 +345,19 @@ class Config(SideConfig):
         """Groups that a threadblock takes one after the other, to sum over their rows: those that
         keep the device busy to the end, with few chunks.
         """
-        row_groups = self.row_groups(problem)
         if not self.sums_rows:
             return 1
+        row_groups = self.row_groups(problem)
+        most = min(row_groups, most_chunks(problem))
+        offered = (ceil(row_groups / chunks) for chunks in range(1, most + 1))
+        return min(offered, key=lambda groups: self.time(groups, problem, arch))
+
+    def time(self, groups: int, problem: Problem, arch: Architecture) -> float:
+        """Estimated time, arbitrary units, where threadblocks take so many groups each."""
         others = ceil(problem.stationary / self.block_stationary) * problem.heads * problem.batch
         slots = arch.multiprocessors * self.resident(arch)
-
-        def time(groups: int) -> float:
-            chunks = self.chunks_of(problem, groups)
-            return ceil(others * chunks / slots) * groups * (1 + _EACH_CHUNK * chunks)
-
-        most = min(row_groups, most_chunks(problem))
-        return min((ceil(row_groups / chunks) for chunks in range(1, most + 1)), key=time)
+        chunks = self.chunks_of(problem, groups)
+        return ceil(others * chunks / slots) * groups * (1 + _EACH_CHUNK * chunks)
 
     def extents(self, problem: Problem, groups: int) -> tuple[int, int]:
         """Threadblocks along the stationary positions and along the chunks of rows N."""

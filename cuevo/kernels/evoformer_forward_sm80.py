@@ -2,7 +2,7 @@
 is launched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import ceil
 
@@ -500,14 +500,26 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             yield shape.config(problem), shape.speed
 
 
-def choose(problem: Problem, arch: Architecture) -> Config:
-    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    found = choice.cheapest(NAME, candidates(problem), violations, forward.cost, problem, arch)
-    # Threadblocks that all run at once gain nothing by being fewer.
-    crowded = found.grid(problem)[0] > arch.multiprocessors * found.min_blocks
-    if crowded and problem.rows > found.block_rows:
-        return with_short_tile(found, problem, arch)
-    return found
+def choose(
+    problem: Problem,
+    arch: Architecture,
+    offered: Iterable[tuple[Config, float]] | None = None,
+) -> Config:
+    """The legal candidate of least cost, or of those `offered`; ValueError, with every objection,
+    if there is none.
+    """
+    offered = candidates(problem) if offered is None else offered
+    found = choice.cheapest(NAME, offered, violations, forward.cost, problem, arch)
+    gains = gains_by_short_tile(found, problem, arch)
+    return with_short_tile(found, problem, arch) if gains else found
+
+
+def gains_by_short_tile(config: Config, problem: Problem, arch: Architecture) -> bool:
+    """Whether a short last tile saves time, where there can be one: threadblocks that all run at
+    once gain nothing by being fewer.
+    """
+    crowded = config.grid(problem)[0] > arch.multiprocessors * config.min_blocks
+    return crowded and problem.rows > config.block_rows
 
 
 def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:

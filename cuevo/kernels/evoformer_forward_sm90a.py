@@ -28,9 +28,13 @@ __all__ = [
     "addresses",
     "candidates",
     "choose",
+    "cost",
     "parameters",
     "prefers_lower_variant",
+    "problem_violations",
+    "speed",
     "spill_fallbacks",
+    "unmapped_fields",
     "values",
     "violations",
 ]
@@ -230,11 +234,16 @@ class Config(StageMemory):
         """The map of k or v [B, N, Lk, H, D], likewise."""
         return self._map(k, self.block_keys)
 
-    def _map(self, x: ArrayView, positions: int) -> TensorMap:
+    @staticmethod
+    def map_axes(x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides of the axes of a map but for D."""
         order = (2, 3, 1, 0)
         extents = tuple(x.shape[axis] for axis in order)
         # An axis of one element may have any stride; a legal one stands for it.
-        strides = tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
+        return extents, tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
+
+    def _map(self, x: ArrayView, positions: int) -> TensorMap:
+        extents, strides = self.map_axes(x)
         return TensorMap(
             self.dtype,
             x.pointer,
@@ -300,10 +309,11 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from _problem_violations(c, problem)
+        yield from problem_violations(c, problem)
 
 
-def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    """Reasons why `c` does not serve `problem`."""
     if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):
         yield "is an instance for another head_dim, dtype or type of pair_bias"
     if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
@@ -358,20 +368,28 @@ _LOW: dict[tuple[int, int], dict[str, Any]] = {(3, 5): dict(block_rows=4, stages
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = next((each for each in SHAPES if problem.head_dim <= each.head_dim), SHAPES[-1])
+    for cluster in (1, 2):
+        if cluster == 1 or problem.pair != "none":
+            yield adapt(replace(shape, cluster=cluster), problem), speed(cluster, problem)
+
+
+def speed(cluster: int, problem: Problem) -> float:
+    """Speed of clusters of so many threadblocks beside single ones."""
+    if cluster == 1:
+        return 1.0
     tile_bytes = 4 * problem.scores // problem.rows
     busy = problem.head_dim > 32 or tile_bytes > _MANY_TILE_BYTES
-    for cluster, speed in ((1, 1.0), (2, _CLUSTER_GAIN[busy])):
-        if cluster == 1 or problem.pair != "none":
-            yield adapt(replace(shape, cluster=cluster), problem), speed
+    return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
     """The legal candidate; ValueError, with every objection, if there is none."""
-    found = choice.cheapest(NAME, candidates(problem), violations, _cost, problem, arch)
+    found = choice.cheapest(NAME, candidates(problem), violations, cost, problem, arch)
     return replace(found, blocks=arch.multiprocessors)
 
 
-def _cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
+    """Works of a cluster one after the other, over their speed."""
     clusters = arch.multiprocessors // config.cluster
     return ceil(config.works(problem) / clusters) / speed
 
@@ -386,7 +404,8 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     tiles, rest = divmod(problem.queries, 64)
     # A tile of 64 queries alone takes longer than half of two.
     padded = 64 * (tiles + (rest > 0)) + 20 * ((tiles + (rest > 0)) % 2)
-    return padded > problem.queries * _GAIN[problem.scores >= _MANY_SCORES]
+    gain = _GAIN[1] if problem.scores >= _MANY_SCORES else _GAIN[0]
+    return padded > problem.queries * gain
 
 
 # -- Launch ----------------------------------------------------------------------------------------
@@ -434,11 +453,37 @@ def parameters(
 
     pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
     """
-    extents = config.extents(problem.rows, problem.queries)
     return {
         "q_map": config.q_map(q).encode_for_executor(),
         "k_map": config.k_map(k).encode_for_executor(),
         "v_map": config.k_map(v).encode_for_executor(),
+        **unmapped_fields(
+            config,
+            problem,
+            out=out,
+            scale=scale,
+            mask_bias=mask_bias,
+            pair_tiles=pair_tiles,
+            lse=lse,
+            first_query=first_query,
+        ),
+    }
+
+
+def unmapped_fields(
+    config: Config,
+    problem: Problem,
+    *,
+    out: ArrayView,
+    scale: float,
+    mask_bias: ArrayView | None,
+    pair_tiles: ArrayView | None,
+    lse: ArrayView | None,
+    first_query: int,
+) -> dict[str, Any]:
+    """`parameters` without the tensor maps."""
+    extents = config.extents(problem.rows, problem.queries)
+    return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
         "pair_stride_head": pair_tiles.strides[1] if pair_tiles else 0,

@@ -3,12 +3,12 @@ tiling.
 """
 
 from dataclasses import dataclass
-from math import ceil, e, log2, sqrt
+from math import ceil, e, log2
 from typing import Protocol, TypeVar
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 BIAS_BYTES = {"none": 0, "bounds": 0, "bool": 1, "f16": 2, "bf16": 2, "f32": 4}
 
@@ -183,9 +183,8 @@ def common_fields(
         "keys": keys,
         "row_groups": extents[0],
         "query_tiles": extents[1],
+        **magic_fields(heads=heads, query_tiles=extents[1], row_groups=extents[0]),
     }
-    for name in ("heads", "query_tiles", "row_groups"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     for index, label in enumerate(("batch", "row", "query", "head")):
         found[f"out_stride_{label}"] = out.strides[index]
     return found
@@ -211,5 +210,5 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     fitting = arch.fitting_in_shared(config.shared_bytes)
     resident = max(1, min(config.min_blocks, fitting))
     waves, rest = divmod(blocks, arch.multiprocessors * resident)
-    last = sqrt(ceil(rest / arch.multiprocessors) * resident)
+    last: float = (ceil(rest / arch.multiprocessors) * resident) ** 0.5
     return (waves * resident * mean + last * whole) / speed

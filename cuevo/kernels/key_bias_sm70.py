@@ -6,7 +6,7 @@ from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = ["MINIMUM_ARCH", "NAME", "SUMMARY", "Config", "parameters", "values", "violations"]
 
@@ -78,8 +78,6 @@ def parameters(
         raise ValueError(f"mask_bias: this instance is for {config.mask!r}")
     strides = (0, 0, 0, 0, 0) if mask_bias is None else mask_bias.strides
     tiles = ceil(positions / _WARP_KEYS)
-    rows_magic, rows_shift = magic(rows)
-    tiles_magic, tiles_shift = magic(tiles)
     return {
         "mask_bias": 0 if mask_bias is None else mask_bias.pointer,
         "key_bias": key_bias.pointer,
@@ -91,9 +89,6 @@ def parameters(
         "positions": positions,
         "key_tiles": tiles,
         "tiles": batch * rows * tiles,
-        "rows_magic": rows_magic,
-        "rows_shift": rows_shift,
-        "key_tiles_magic": tiles_magic,
-        "key_tiles_shift": tiles_shift,
+        **magic_fields(rows=rows, key_tiles=tiles),
         "bias_scale": bias_scale,
     }

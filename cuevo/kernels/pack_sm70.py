@@ -1,24 +1,28 @@
 """Host half of ``ptx/pack_sm70.ptx``: arrays of any strides, packed into rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "CHUNK",
     "MINIMUM_ARCH",
     "NAME",
     "SUMMARY",
+    "WIDE_ROWS",
+    "Axis",
     "Config",
     "choose",
+    "fields",
     "packed_memory",
     "packed_strides",
     "parameters",
+    "row_bytes",
     "values",
     "violations",
 ]
@@ -35,7 +39,7 @@ _LONG_ROW = 256
 """Bytes of a long row; shorter ones begin at multiples of a chunk, which takes less memory."""
 _BANKS_BYTES = 128
 _MOST_PARTS = 2**31 - 4096
-_WIDE_ROWS = 128
+WIDE_ROWS = 128
 """Bytes of the rows that lie side by side at one column, up to which a lane reads 16 of them: more
 rows go to more lanes, 4 bytes each, which are a line of the cache together.
 """
@@ -144,16 +148,18 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
 # -- The array that is packed ----------------------------------------------------------------------
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
+    """Positions at one stride."""
+
     extent: int
     source: int
     """Stride in bytes."""
     packed: int
 
 
-def _row_bytes(source: ArrayView) -> int:
-    """Bytes from one packed row to the next."""
-    nbytes = source.shape[-1] * source.dtype.itemsize
+def row_bytes(columns: int, size: int) -> int:
+    """Bytes from one packed row to the next, of elements of `size` bytes."""
+    nbytes = columns * size
     unit = CHUNK if nbytes < _LONG_ROW else _SECTORS
     return ceil(nbytes / unit) * unit
 
@@ -167,7 +173,7 @@ def packed_strides(source: ArrayView) -> tuple[int, ...]:
     >>> packed_strides(view(np.zeros((2, 3, 9), np.float16).swapaxes(0, 1)))
     (64, 32, 2)
     """
-    step = _row_bytes(source)
+    step = row_bytes(source.shape[-1], source.dtype.itemsize)
     strides = [source.dtype.itemsize]
     for extent, stride in zip(source.shape[-2::-1], source.strides[-2::-1], strict=True):
         strides.append(0 if stride == 0 else step)
@@ -180,7 +186,7 @@ def packed_memory(source: ArrayView) -> tuple[int, ...]:
     aligned.
     """
     outer = zip(source.shape[:-1], source.strides[:-1], strict=True)
-    row = _row_bytes(source) // source.dtype.itemsize
+    row = row_bytes(source.shape[-1], source.dtype.itemsize) // source.dtype.itemsize
     return (*(1 if stride == 0 else extent for extent, stride in outer), row)
 
 
@@ -195,12 +201,12 @@ def _adjacent(source: ArrayView) -> int | None:
     return next((i for i in axes if source.strides[i] == size and source.shape[i] > 1), None)
 
 
-def _axes(source: ArrayView) -> list[_Axis]:
+def _axes(source: ArrayView) -> list[Axis]:
     """The axes before the last, as few as there may be, that of `_adjacent` behind the others."""
-    each = [*map(_Axis, source.shape, source.strides, packed_strides(source))]
+    each = [*map(Axis, source.shape, source.strides, packed_strides(source))]
     row = _adjacent(source)
     order = [*(i for i in range(source.ndim - 1) if i != row), *([] if row is None else [row])]
-    merged: list[_Axis] = []
+    merged: list[Axis] = []
     for axis in (each[i] for i in order if each[i].extent > 1 and each[i].source):
         outer = merged[-1] if merged else None
         if outer and (outer.source, outer.packed) == (
@@ -210,7 +216,7 @@ def _axes(source: ArrayView) -> list[_Axis]:
             merged[-1] = axis._replace(extent=outer.extent * axis.extent)
         else:
             merged.append(axis)
-    return merged or [_Axis(1, 0, 0)]
+    return merged or [Axis(1, 0, 0)]
 
 
 def choose(source: ArrayView) -> Config:
@@ -221,7 +227,7 @@ def choose(source: ArrayView) -> Config:
         side_by_side = source.shape[-1] == 1 or source.strides[-1] == size
         return Config(size, len(axes), "chunks" if side_by_side else "elements", unit)
     rows = axes[-1].extent
-    most = CHUNK if rows * size <= _WIDE_ROWS else 4
+    most = CHUNK if rows * size <= WIDE_ROWS else 4
     width = gcd(rows, most // size, source.alignment(but=row) // size)
     lanes = min(32, 1 << (rows // width - 1).bit_length())
     return Config(size, len(axes), "tile", unit, width, lanes)
@@ -232,14 +238,21 @@ def parameters(config: Config, *, source: ArrayView, packed: ArrayView) -> dict[
 
     Raises ValueError where `config` is for another array, or there are too many chunks.
     """
-    size, columns = source.dtype.itemsize, source.shape[-1]
     expected = choose(source)
     same = ("size", "axes", "reads")
     if any(getattr(config, name) != getattr(expected, name) for name in same):
         raise ValueError(f"source: this instance is for another array than that of {expected}")
     if packed.pointer % CHUNK:
         raise ValueError(f"packed: has to begin at a multiple of {CHUNK} bytes")
-    axes = [*(_Axis(1, 0, 0),) * (4 - config.axes), *_axes(source)]
+    axes = [*(Axis(1, 0, 0),) * (4 - config.axes), *_axes(source)]
+    return fields(config, axes, source=source, packed=packed)
+
+
+def fields(
+    config: Config, axes: Sequence[Axis], *, source: ArrayView, packed: ArrayView
+) -> dict[str, int | float]:
+    """The parameter block of a launch for the columns of `source` and the four axes before them."""
+    size, columns = config.size, source.shape[-1]
     row_chunks = ceil(columns * size / CHUNK)
     rows = axes[-1].extent
     row_parts, column_parts = rows, row_chunks
@@ -266,7 +279,12 @@ def parameters(config: Config, *, source: ArrayView, packed: ArrayView) -> dict[
     for name, axis in zip(("outer", "middle", "inner", "row"), axes, strict=True):
         found[f"source_stride_{name}"] = axis.source
         found[f"packed_stride_{name}"] = axis.packed
-    found |= {"middles": axes[1].extent, "inners": axes[2].extent}
-    for name in ("middles", "inners", "row_parts", "column_parts"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
-    return found
+    middles, inners = axes[1].extent, axes[2].extent
+    return {
+        **found,
+        "middles": middles,
+        "inners": inners,
+        **magic_fields(
+            middles=middles, inners=inners, row_parts=row_parts, column_parts=column_parts
+        ),
+    }

@@ -8,7 +8,7 @@ from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -97,9 +97,8 @@ def parameters(
         "query_tiles": query_tiles,
         "key_tiles": key_tiles,
         "bias_scale": bias_scale,
+        **magic_fields(heads=pair_bias.shape[2], query_tiles=query_tiles, key_tiles=key_tiles),
     }
     for axis, label in ((0, "batch"), (2, "head"), (3, "query"), (4, "key")):
         found[f"pair_stride_{label}"] = pair_bias.strides[axis]
-    for name in ("heads", "query_tiles", "key_tiles"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
     return found

@@ -6,7 +6,7 @@ from math import ceil, gcd
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -15,7 +15,10 @@ __all__ = [
     "SUMMARY",
     "Config",
     "choose",
+    "fields",
     "parameters",
+    "row_threads",
+    "terms_at_once",
     "values",
     "violations",
 ]
@@ -75,9 +78,19 @@ def choose(out_dtype: str, count: int, columns: int, alignment: int = 16) -> Con
     return Config(
         out_dtype,
         width=gcd(columns, 16 // size, max(1, alignment // size)),
-        terms=min(count, 2) if count < 3 else 4,
-        row_threads=min(32, 1 << (ceil(columns / _THREAD_COLUMNS) - 1).bit_length()),
+        terms=terms_at_once(count),
+        row_threads=row_threads(columns),
     )
+
+
+def row_threads(columns: int) -> int:
+    """Threads that share a row of so many columns."""
+    return min(32, 1 << (ceil(columns / _THREAD_COLUMNS) - 1).bit_length())
+
+
+def terms_at_once(count: int) -> int:
+    """Terms that a thread loads before it adds them, of groups of so many."""
+    return min(count, 2) if count < 3 else 4
 
 
 def values(config: Config) -> dict[str, object]:
@@ -134,9 +147,15 @@ def parameters(
         raise ValueError(f"partials: rows do not begin at multiples of {load_bytes} bytes")
     if outer * rows > _MOST_LINES:
         raise ValueError(f"partials: {outer} * {rows} lines; {_MOST_LINES} are the most")
+    return fields(config, partials=partials, sums=sums, groups=groups)
+
+
+def fields(
+    config: Config, *, partials: ArrayView, sums: ArrayView, groups: int
+) -> dict[str, int | float]:
+    """`parameters` of what the instance can do."""
+    outer, terms, rows, columns = partials.shape
     tiles = ceil(columns / config.block_columns)
-    rows_magic, rows_shift = magic(rows)
-    tiles_magic, tiles_shift = magic(tiles)
     return {
         "partials": partials.pointer,
         "sums": sums.pointer,
@@ -150,8 +169,5 @@ def parameters(
         "columns": columns,
         "lines": outer * rows,
         "column_tiles": tiles,
-        "rows_magic": rows_magic,
-        "rows_shift": rows_shift,
-        "column_tiles_magic": tiles_magic,
-        "column_tiles_shift": tiles_shift,
+        **magic_fields(rows=rows, column_tiles=tiles),
     }

@@ -14,12 +14,23 @@ from cuevo.arrays import BFLOAT16, ArrayView
 from cuevo.kernels.forward import Problem
 from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
-__all__ = ["broadcast_biases", "check_backward", "check_scale", "check_shapes", "state_problem"]
+__all__ = [
+    "MOST_POSITIONS",
+    "MOST_SCALE",
+    "broadcast_biases",
+    "check_backward",
+    "check_scale",
+    "check_shapes",
+    "state_problem",
+]
 
 _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
-_MOST_POSITIONS = 2**28
+MOST_POSITIONS = 2**28
 """Queries or keys: their bytes are counted in 32 bits within a row."""
+
+MOST_SCALE = 2.0**64
+"""Magnitude of a scale."""
 
 _AXES = {
     "q": ("B", "N", "Lq", "H", "D"),
@@ -58,8 +69,8 @@ def state_problem(
     if head_dim % 8 or not 8 <= head_dim <= 128:
         raise ValueError(f"q: the head dim D must be a multiple of 8 from 8 to 128; got {head_dim}")
     for axis, extent in (("Lq", queries), ("Lk", keys)):
-        if extent > _MOST_POSITIONS:
-            raise ValueError(f"{axis}: at most {_MOST_POSITIONS} positions in a row; got {extent}")
+        if extent > MOST_POSITIONS:
+            raise ValueError(f"{axis}: at most {MOST_POSITIONS} positions in a row; got {extent}")
     for name, operand in (("q", q), ("k", k), ("v", v), ("out", out)):
         if operand is not None and 0 not in operand.shape:
             _check_rows(name, operand)
@@ -157,7 +168,7 @@ def check_scale(scale: float | None, head_dim: int) -> float:
         return 1.0 / math.sqrt(head_dim)
     if not isinstance(scale, numbers.Real):
         raise TypeError(f"scale: expected a real number; got {type(scale).__name__}")
-    if not math.isfinite(scale) or abs(scale) > 2.0**64:
+    if not math.isfinite(scale) or abs(scale) > MOST_SCALE:
         raise ValueError(
             f"scale: expected a finite number of at most 2^64 in magnitude; got {scale}"
         )

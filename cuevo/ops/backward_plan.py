@@ -35,13 +35,13 @@ from cuevo.ops.attention_problem import (
 )
 from cuevo.ops.cpu_time import cpu_seconds
 from cuevo.ops.dispatch import KernelVariant, choose, load
+from cuevo.ops.given_memory import check_result
 from cuevo.ops.packing import check_pack, pack_biases, pack_dout
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
-from cuevo.ops.results import check_result
 from cuevo.ops.tuning import tuned
 from cuevo.toolchain.template import render
 
-__all__ = ["GRADS", "OPERANDS", "RESULTS", "VARIANTS", "Settings", "make_plan"]
+__all__ = ["GRADS", "MOST_TERMS", "OPERANDS", "RESULTS", "VARIANTS", "Settings", "make_plan"]
 
 GRADS = ("q", "k", "v", "mask_bias", "pair_bias")
 """The gradients, in the order in which they are returned."""
@@ -69,7 +69,7 @@ Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
-_MOST_TERMS = 64
+MOST_TERMS = 64
 """Terms that are added one after the other in a sum of a bias's gradient."""
 
 
@@ -292,8 +292,8 @@ class _Builder(PlanBuilder):
         """
         outer, terms, rows, columns = shape
         target, groups = sums, 1
-        if terms > _MOST_TERMS:
-            in_a_group = min(isqrt(terms - 1) + 1, _MOST_TERMS)
+        if terms > MOST_TERMS:
+            in_a_group = min(isqrt(terms - 1) + 1, MOST_TERMS)
             groups = min(ceil(terms / in_a_group), partial_sums_sm70.MOST_GROUPS)
             target = f"{partials} in {groups} groups"
             self.add_workspace(target, (groups, outer, rows, columns))

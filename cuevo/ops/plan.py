@@ -17,7 +17,7 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, as_numpy, exportable, packed, view
 from cuevo.executors import DriverExecutor, Executor, LoadedKernel
-from cuevo.ops.workspace import ALIGNMENT, device_workspace, host_workspace
+from cuevo.ops.given_memory import ALIGNMENT, device_workspace, host_workspace
 from cuevo.toolchain.header import load_header
 
 __all__ = [

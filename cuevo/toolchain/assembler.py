@@ -6,6 +6,7 @@ driver. cuda.core and the bindings are imported where they are used: they take a
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from cuevo.errors import AssemblerError, DeviceUnavailable
 from cuevo.toolchain import cache as _cache
 from cuevo.toolchain.cache import Cache
 from cuevo.toolchain.image import Image
+from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.template import RenderedKernel
 
 LOWEST_ARCH = 75
@@ -59,8 +61,17 @@ class Cubin:
     log: str
 
 
-def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.default) -> Cubin:
+def assemble(
+    kernel: RenderedKernel,
+    arch: str,
+    *,
+    line_info: bool = True,
+    cache: Cache | None = _cache.default,
+) -> Cubin:
     """Assemble `kernel` for `arch` (``"sm_80"``, ``"sm_90a"``), or take it from `cache`, if any.
+
+    line_info : whether the machine code has the lines that it comes from, which profilers show and
+        which are most of its size.
 
     Raises AssemblerError for what the assembler refuses: a line ``ptx/<file>:<line>: <message>``
     for each of its complaints, and the parameters of the instance.
@@ -68,10 +79,11 @@ def assemble(kernel: RenderedKernel, arch: str, *, cache: Cache | None = _cache.
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", arch):
         raise ValueError(f"arch must be like 'sm_80' or 'sm_90a'; got {arch!r}")
     assembler = _assembler()
-    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *_PTXAS_OPTIONS))
+    options = (*_PTXAS_OPTIONS, *(() if line_info else ("no line info",)))
+    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *options))
     if cache is not None and (entry := cache.get(key)) is not None:
         return _from_bytes(entry)
-    code, log = _link(kernel, arch, assembler)
+    code, log = _link(kernel, arch, assembler, line_info)
     resources = _read_resources(kernel, log, code)
     cubin = Cubin(kernel.name, arch, code, resources, assembler.name, log)
     if cache is not None:
@@ -127,11 +139,13 @@ def _driver_as_assembler() -> _Assembler:
     return _Assembler(name, name, is_driver=True)
 
 
-def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[bytes, str]:
+def _link(
+    kernel: RenderedKernel, arch: str, assembler: _Assembler, line_info: bool
+) -> tuple[bytes, str]:
     from cuda.bindings import driver
     from cuda.core import Device, Linker, LinkerOptions, ObjectCode
 
-    options = LinkerOptions(name=kernel.name, arch=arch, lineinfo=True)
+    options = LinkerOptions(name=kernel.name, arch=arch, lineinfo=line_info)
     if assembler.is_driver:
         # It takes no options for ptxas, but reports the same. Unlike nvJitLink it needs a context.
         options.verbose = True
@@ -142,7 +156,8 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
         options.ptxas_options = list(_PTXAS_OPTIONS)
         # What its own cache has, it does not report on.
         options.no_cache = True
-    module = ObjectCode.from_ptx(kernel.located.text.encode(), name=f"{kernel.name}.ptx")
+    text = kernel.located.text if line_info else kernel.text
+    module = ObjectCode.from_ptx(text.encode(), name=f"{kernel.name}.ptx")
     linker = None
     try:
         linker = Linker(module, options=options)
@@ -151,7 +166,8 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
     except Exception as error:
         # The class depends on which library was at work; the log is in the text of all of them.
         log = str(error).replace("\0", "")
-        raise AssemblerError(_explain(kernel, arch, assembler, log)) from error
+        origin = kernel.located.origin if line_info else kernel.origin
+        raise AssemblerError(_explain(kernel, origin, arch, assembler, log)) from error
     finally:
         if linker is not None:
             linker.close()
@@ -161,7 +177,13 @@ def _link(kernel: RenderedKernel, arch: str, assembler: _Assembler) -> tuple[byt
 _COMPLAINT = re.compile(r"(?:\bline (\d+); *)?\b(?:error|fatal)\s*: *(.*)$", re.M)
 
 
-def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str) -> str:
+def _explain(
+    kernel: RenderedKernel,
+    origin: Callable[[int], SourceLine | None],
+    arch: str,
+    assembler: _Assembler,
+    log: str,
+) -> str:
     """The complaints in the assembler's log, each at the line of the template that it is about."""
     explained: dict[str, None] = {}
     for number, message in _COMPLAINT.findall(log):
@@ -170,8 +192,8 @@ def _explain(kernel: RenderedKernel, arch: str, assembler: _Assembler, log: str)
         if not number:
             explained[f"{kernel.file}: {message}"] = None
             continue
-        origin = kernel.located.origin(int(number))
-        place = str(origin) if origin else f"line {number} of the PTX text of {kernel.name}"
+        line = origin(int(number))
+        place = str(line) if line else f"line {number} of the PTX text of {kernel.name}"
         # The loop that made hundreds of equal lines gets one complaint.
         explained[f"{place}: {message}"] = None
     lines = list(explained) or [log.strip() or "the assembler failed without a message"]

@@ -12,3 +12,15 @@ def magic(divisor: int) -> tuple[int, int]:
         raise ValueError(f"a divisor is from 1 to 2^31 - 1; got {divisor}")
     shift = 31 + (divisor - 1).bit_length()
     return -(-(1 << shift) // divisor), shift
+
+
+def magic_fields(**divisors: int) -> dict[str, int]:
+    """`magic` of each divisor as fields of a parameter block, NAME_magic and NAME_shift.
+
+    >>> magic_fields(heads=3)
+    {'heads_magic': 2863311531, 'heads_shift': 33}
+    """
+    found = {}
+    for name, divisor in divisors.items():
+        found[f"{name}_magic"], found[f"{name}_shift"] = magic(divisor)
+    return found

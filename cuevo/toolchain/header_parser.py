@@ -129,12 +129,15 @@ def _read_prototype(
 
 
 def _without_comments_and_directives(text: str) -> str:
-    """Blank out what the parser does not read, keeping every line where it is."""
+    """Blank out what the parser does not read, keeping every line where it is; what C++ calls
+    alignas by its name in C.
+    """
 
     def blank(match: re.Match[str]) -> str:
         return "\n" * match.group().count("\n") or " "
 
     text = re.sub(r"/\*.*?\*/|//[^\n]*", blank, text, flags=re.S)
+    text = re.sub(r"\balignas\b", "_Alignas", text)  # <stdalign.h>, and C++
     text = re.sub(
         r"^[ \t]*#[ \t]*ifdef[ \t]+__cplusplus\b.*?^[ \t]*#[ \t]*endif[^\n]*",
         blank,

@@ -17,7 +17,7 @@ from cuevo.architectures import architecture
 from cuevo.check import check_launch
 from cuevo.check.page import Subject, content, difference, page
 from cuevo.cli import main
-from cuevo.cli.files import make_arguments
+from cuevo.cli.arguments.files import make_arguments
 from cuevo.executors.own.texts import read_kernel
 from cuevo.kernels import registry
 from cuevo.ops.roofline.units import clocks, units

@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from cuevo.cli.settings import configuration, describe_fields, split_settings
-from cuevo.cli.usage import UsageError
+from cuevo.cli.arguments.settings import configuration, describe_fields, split_settings
+from cuevo.cli.arguments.usage import UsageError
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ import pytest
 
 from cuevo import __version__
 from cuevo.cli import build_parser, doctor, main
-from cuevo.cli.usage import UsageError, unknown
+from cuevo.cli.arguments.usage import UsageError, unknown
 from cuevo.errors import CuevoError
 
 pytestmark = pytest.mark.unit

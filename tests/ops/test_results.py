@@ -12,7 +12,7 @@ import pytest
 import cuevo
 from cuevo.arrays import array_from_pointer, view
 from cuevo.ops.backward import GRADS
-from cuevo.ops.results import check_result
+from cuevo.ops.given_memory import check_result
 
 PLACES = [
     pytest.param("sim", marks=pytest.mark.kernel),

@@ -265,9 +265,9 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     runs: list[str] = []
     link = module._link
 
-    def counted(kernel: RenderedKernel, arch: str, assembler: Any) -> tuple[bytes, str]:
+    def counted(kernel: RenderedKernel, arch: str, *rest: Any) -> tuple[bytes, str]:
         runs.append(arch)
-        return link(kernel, arch, assembler)
+        return link(kernel, arch, *rest)
 
     monkeypatch.setattr(module, "_link", counted)
     return runs

@@ -1,6 +1,6 @@
 import pytest
 
-from cuevo.cli.usage import UsageError
+from cuevo.cli.arguments.usage import UsageError
 from directions import BACKWARD_PASS, DIRECTIONS, FORWARD_PASS
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.settings import split_settings
-from cuevo.cli.usage import UsageError
+from cuevo.cli.arguments.settings import split_settings
+from cuevo.cli.arguments.usage import UsageError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,6 @@
-"""The workspace of a call: memory for arrays that only its kernels see, from the caller or anew."""
+"""Memory that a caller gives for a call: arrays for its results, in the place of new ones, and the
+workspace, for arrays that only its kernels see.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +9,7 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, as_numpy, view
 
-__all__ = ["ALIGNMENT", "device_workspace", "host_workspace"]
+__all__ = ["ALIGNMENT", "check_result", "device_workspace", "host_workspace"]
 
 ALIGNMENT = 256
 """Bytes to whose multiples a workspace and each array in it are aligned."""
@@ -49,4 +51,34 @@ def _check(found: ArrayView, nbytes: int) -> None:
         raise ValueError(
             f"workspace: has to start at a multiple of {ALIGNMENT} bytes; its address is "
             f"{found.pointer:#x}"
+        )
+
+
+# -- Results ---------------------------------------------------------------------------------------
+
+_RESULT_ALIGNMENT = 16
+
+
+def check_result(
+    label: str, x: ArrayView, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+) -> None:
+    """Check that `x` can take a result of this shape and type on `device`: contiguous, writable,
+    from a multiple of 16 bytes; ValueError or TypeError, beginning with `label`, where it cannot.
+    """
+    if x.readonly:
+        raise ValueError(f"{label}: has to be writable; this array is read-only")
+    if x.shape != shape:
+        raise ValueError(f"{label}: expected shape {shape}; got {x.shape}")
+    if x.dtype != dtype:
+        raise TypeError(f"{label}: expected {dtype}; got {x.dtype}")
+    if x.device != device:
+        raise ValueError(f"{label}: expected an array on {device}; this is on {x.device}")
+    if 0 in shape:
+        return
+    if not x.is_contiguous:
+        raise ValueError(f"{label}: has to be contiguous; its strides are {x.strides}")
+    if x.pointer % _RESULT_ALIGNMENT:
+        raise ValueError(
+            f"{label}: has to start at a multiple of {_RESULT_ALIGNMENT} bytes; its address is "
+            f"{x.pointer:#x}"
         )

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.files import is_file, read_values
-from cuevo.cli.usage import UsageError, unknown
+from cuevo.cli.arguments.files import is_file, read_values
+from cuevo.cli.arguments.usage import UsageError, unknown
 
 if TYPE_CHECKING:
     from cuevo.arrays import ArrayView

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union
 
-from cuevo.cli.usage import UsageError, unknown
+from cuevo.cli.arguments.usage import UsageError, unknown
 
 T = TypeVar("T")
 

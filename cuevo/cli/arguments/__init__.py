@@ -1,0 +1,1 @@
+"""What commands are told: kernels and files, settings, the problem of a call, and usage errors."""

@@ -1,0 +1,80 @@
+"""`cuevo export`: a folder of kernels and a planner in C, for programs without Python."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from cuevo.cli.arguments.usage import EXIT_OK, Subparsers, UsageError, add_command
+
+_DETAILS = """\
+examples:
+  cuevo export forward --head-dims 32 --architectures sm_80 -o attention
+  cuevo export forward backward --head-dims 8,16,24,32,48,64 --masks none,own,bool \\
+      --architectures sm_80,sm_90a,sm_100,sm_120 -o attention
+
+The folder has include/, src/ and kernels/, files for CMake and pkg-config, and manifest.json.
+docs/embedding-c.md says how a program uses it. Needs the extra `export`: pip install
+"cuevo[export]"; neither a GPU nor a driver.
+"""
+
+
+def add_commands(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "export",
+        "Write kernels, and the planner in C that launches them, for programs without Python.",
+        _DETAILS,
+        run,
+    )
+    add = parser.add_argument
+    add("operations", nargs="+", metavar="OPERATION", help="forward, backward, or both")
+    add("--head-dims", required=True, type=_numbers, metavar="D,...", help="8,16, ... 128")
+    add("--dtypes", default=["bf16"], type=_names, metavar="TYPE,...", help="bf16, f16 (bf16)")
+    add(
+        "--architectures",
+        required=True,
+        type=_names,
+        metavar="SM,...",
+        help="sm_80, sm_90a, sm_100, ...; devices that are newer than all compile at first use",
+    )
+    biases = "none, own (that of q), f32"
+    add("--masks", default=["none", "own"], type=_names, metavar="TYPE,...",
+        help=f"types of mask_bias: {biases}, bool (none,own)")  # fmt: skip
+    add("--pairs", default=["none", "own"], type=_names, metavar="TYPE,...",
+        help=f"types of pair_bias: {biases} (none,own)")  # fmt: skip
+    add("-o", "--output", required=True, type=Path, metavar="FOLDER", help="where to write it")
+    add("--workers", type=int, default=os.cpu_count() or 1, metavar="N",
+        help="processes that assemble (one a core)")  # fmt: skip
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from cuevo.ops.export.folder import write
+    from cuevo.ops.export.selection import Selection
+
+    try:
+        selection = Selection(
+            tuple(arguments.operations),
+            *map(tuple, (arguments.head_dims, arguments.dtypes, arguments.architectures)),
+            *map(tuple, (arguments.masks, arguments.pairs)),
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    start = time.monotonic()
+    write(selection, arguments.output, workers=arguments.workers, report=print)
+    sizes = [path.stat().st_size for path in arguments.output.rglob("*") if path.is_file()]
+    print(
+        f"{arguments.output}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB, "
+        f"in {time.monotonic() - start:.0f} s"
+    )
+    return EXIT_OK

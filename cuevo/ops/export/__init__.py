@@ -1,0 +1,3 @@
+"""Folders for programs without Python: kernels as fat binaries, and the planner in C that launches
+them as Python does.
+"""

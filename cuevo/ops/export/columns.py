@@ -1,0 +1,84 @@
+"""Rows of numbers that planners in C know of configurations, and stand-ins of these configurations,
+whose numbers are symbols.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from cuevo.architectures import Architecture
+from cuevo.kernels.forward import Problem
+from cuevo.ops.export.trace import Symbol, input_float, input_int
+
+__all__ = ["Columns", "architecture_in_c", "array_in_c", "problem_in_c"]
+
+ARCHITECTURE = "const architecture *arch"
+PROBLEM = "const problem *x"
+
+
+class Columns:
+    """What C knows of a configuration: a struct of integers."""
+
+    def __init__(self, struct: str, **columns: Callable[[Any], int]) -> None:
+        self.struct = struct
+        self.columns = columns
+
+    @property
+    def declaration(self) -> str:
+        """The struct in C."""
+        fields = "".join(f"    int64_t {name};\n" for name in ("kernel", *self.columns))
+        return f"typedef struct {self.struct} {{\n{fields}}} {self.struct};\n"
+
+    @property
+    def parameter(self) -> str:
+        """A row as a parameter of a function in C."""
+        return f"const {self.struct} *c"
+
+    def row(self, kernel: int, config: Any) -> tuple[int, ...]:
+        """The numbers of `config`, whose kernel in the folder has that number, -1 for none."""
+        return (kernel, *(int(column(config)) for column in self.columns.values()))
+
+    def symbols(self) -> dict[str, Symbol]:
+        """The numbers of the row at ``c``."""
+        return {name: input_int(f"c->{name}") for name in self.columns}
+
+
+def stand_in(kind: type, values: Mapping[str, Any]) -> Any:
+    """An object of a subclass of `kind` that has `values`, also in the place of properties."""
+    made = type(kind.__name__, (kind,), dict(values))
+    return object.__new__(made)
+
+
+def problem_in_c(**others: Any) -> Problem:
+    """The problem at ``x``, with other values of fields that it has not."""
+    names = ("batch", "rows", "heads", "queries", "keys", "head_dim", "mapped", "scaled")
+    sizes: dict[str, Any] = {name: input_int(f"x->{name}") for name in names}
+    return Problem(**{"dtype": "", **sizes, **others})
+
+
+def architecture_in_c() -> Architecture:
+    """The device at ``arch``."""
+    names = ("number", "shared_per_multiprocessor", "multiprocessors")
+    return stand_in(Architecture, {name: input_int(f"arch->{name}") for name in names})  # type: ignore[no-any-return]
+
+
+def array_in_c(name: str, shape: Sequence[Any] | None = None) -> Any:
+    """The array at `name`, as `cuevo.arrays.ArrayView` has it.
+
+    shape : where it is not the one that C has.
+    """
+    return SimpleNamespace(
+        pointer=input_int(f"{name}->data"),
+        shape=tuple(shape or (input_int(f"{name}->shape[{i}]") for i in range(5))),
+        strides=tuple(input_int(f"{name}->strides[{i}]") for i in range(5)),
+    )
+
+
+def float_in_c(name: str) -> Any:
+    """A double."""
+    return input_float(name)
+
+
+def dtype_in_c(name: str) -> str:
+    """The 16-bit type that C calls so, asked for within a trace."""
+    return "bf16" if input_int(name) == input_int("CUEVO_BF16") else "f16"

@@ -1,0 +1,203 @@
+/* The planner of the forward pass. */
+#ifndef CUEVO_FORWARD_H
+#define CUEVO_FORWARD_H
+
+#include "planning.h"
+
+static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, const problem *x, cuevo_forward *f,
+                                    const cuevo_array *lse)
+{
+    const choice *offered;
+    const forward_tiling *tiling = NULL;
+    const forward_config *c;
+    evoformer_forward_params p;
+    double least = 0;
+    int64_t i, rest, last;
+    cuevo_status status;
+
+    if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
+        return status;
+    if ((status = pack_pair(plan, &f->pair_bias, f->workspace)) != CUEVO_OK)
+        return status;
+    offered = find_choice(forward_choices, forward_choices_count, arch, x, f->q.type,
+                          f->mask_bias.type, f->pair_bias.type);
+    if (offered == NULL)
+        return CUEVO_NOT_EXPORTED;
+    for (i = 0; i < offered->count; i++) {
+        const forward_tiling *each = &forward_tilings[offered->first + i];
+        const double cost = forward_cost(&forward_configs[each->chosen], each->speed, x, arch);
+        if (tiling == NULL || cost < least) {
+            tiling = each;
+            least = cost;
+        }
+    }
+    c = &forward_configs[tiling->instance];
+    rest = x->queries % forward_configs[tiling->chosen].block_queries;
+    if (rest && x->queries > rest && tiling->shorts >= 0 &&
+        forward_gains_by_short_tile(&forward_configs[tiling->chosen], x, arch)) {
+        last = short_tiles[tiling->shorts + (rest - 1) / SHORT_STEP];
+        c = last < 0 ? c : &forward_configs[last];
+    }
+    if (forward_blocks(c, x) >= INT64_C(1) << 31)
+        return CUEVO_TOO_LARGE;
+    memset(&p, 0, sizeof p);
+    status = forward_fields(&p, c, &f->q, &f->k, &f->v, &f->out, &f->mask_bias, &f->pair_bias, lse, f->scale);
+    if (status != CUEVO_OK)
+        return status;
+    return add_launch(plan, (uint32_t)c->kernel, forward_blocks(c, x), c->threads, c->shared_bytes, &p, sizeof p,
+                      CUEVO_FIRST);
+}
+
+/* Writes the tensor map of q, k or v at `map`, of boxes of so many positions. */
+static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
+                           cuevo_encoder encoder)
+{
+    int64_t axes[8];
+    uint64_t extents[5], strides[4];
+    uint32_t box[5] = {0, 0, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+    const int swizzle = c->swizzle == 32 ? MAP_SWIZZLE_32 : c->swizzle == 64 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
+    int i;
+    map_axes(axes, x);
+    extents[0] = (uint64_t)x->shape[4];
+    for (i = 0; i < 4; i++) {
+        extents[i + 1] = (uint64_t)axes[i];
+        strides[i] = (uint64_t)axes[4 + i];
+    }
+    box[0] = (uint32_t)c->row_elements;
+    box[1] = (uint32_t)positions;
+    if (encoder(map, x->type == CUEVO_BF16 ? MAP_BF16 : MAP_F16, 5, x->data, extents, strides, box, steps, 0, swizzle,
+                MAP_PROMOTION, 0))
+        return CUEVO_ENCODER_FAILED;
+    return CUEVO_OK;
+}
+
+/* The tiling for a problem that a kernel with tensor maps serves, and faster than another one; or null. */
+static const mapped_tiling *find_mapped(const architecture *arch, const problem *x, const cuevo_forward *f)
+{
+    const choice *offered = find_choice(mapped_choices, mapped_choices_count, arch, x, f->q.type, f->mask_bias.type,
+                                        f->pair_bias.type);
+    const mapped_tiling *found = NULL;
+    double least = 0;
+    int64_t i;
+    if (offered == NULL || mapped_prefers_lower(x))
+        return NULL;
+    for (i = 0; i < offered->count; i++) {
+        const mapped_tiling *each = &mapped_tilings[offered->first + i];
+        const mapped_config *c = &mapped_configs[each->chosen];
+        const double cost = mapped_cost(c, x, arch);
+        if (mapped_serves(c, x) && (found == NULL || cost < least)) {
+            found = each;
+            least = cost;
+        }
+    }
+    return found;
+}
+
+/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads. */
+static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, cuevo_array *tiles)
+{
+    const tiles_config *own = NULL;
+    pair_tiles_params p;
+    cuevo_status status;
+    int64_t step = 4;
+    int i;
+    if (alignment(&f->pair_bias, -1) % item_bytes(f->pair_bias.type) &&
+        (status = pack(plan, &f->pair_bias, f->workspace, "pair_bias")) != CUEVO_OK)
+        return status;
+    for (i = 0; i < tiles_configs_count && own == NULL; i++)
+        if (tiles_configs[i].pair == (int64_t)f->pair_bias.type && tiles_configs[i].block_keys == c->block_keys)
+            own = &tiles_configs[i];
+    if (own == NULL)
+        return CUEVO_NOT_EXPORTED;
+    memset(tiles, 0, sizeof *tiles);
+    tiles->type = CUEVO_F32;
+    tiles_shape(tiles->shape, own, &f->pair_bias, c->block_queries);
+    for (i = 4; i >= 0; i--) {
+        tiles->strides[i] = step;
+        step *= tiles->shape[i];
+    }
+    if (tiles->shape[0] != f->pair_bias.shape[0])
+        tiles->strides[0] = 0;
+    tiles->data = in_workspace(f->workspace, place_in_workspace(plan, (uint64_t)step));
+    memset(&p, 0, sizeof p);
+    if ((status = tiles_fields(&p, &f->pair_bias, tiles, f->scale)) != CUEVO_OK)
+        return status;
+    return add_launch(plan, (uint32_t)own->kernel, tiles_blocks(tiles), own->threads, 0, &p, sizeof p, CUEVO_FIRST);
+}
+
+static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, const mapped_tiling *tiling,
+                                const problem *x, cuevo_forward *f, const cuevo_array *lse, cuevo_encoder encoder)
+{
+    const int added = lse->data != NULL;
+    const mapped_config *whole = &mapped_configs[added ? tiling->whole_with_lse : tiling->whole];
+    const mapped_config *low = &mapped_configs[added ? tiling->low_with_lse : tiling->low];
+    const int64_t rest = x->queries % whole->block_queries;
+    const int parts = rest && rest <= 64 && x->queries > rest ? 2 : 1;
+    cuevo_array tiles;
+    cuevo_status status;
+    int i;
+    if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
+        return status;
+    if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
+        return status;
+    for (i = 0; i < parts; i++) {
+        const mapped_config *c = i ? low : whole;
+        evoformer_forward_sm90a_params p;
+        problem part = *x;
+        const int64_t first = i ? x->queries - rest : 0;
+        part.queries = parts == 1 ? x->queries : i ? rest : x->queries - rest;
+        memset(&p, 0, sizeof p);
+        if ((status = encode(p.q_map, c, &f->q, c->block_queries, encoder)) != CUEVO_OK)
+            return wrong(plan, status, "q");
+        if ((status = encode(p.k_map, c, &f->k, c->block_keys, encoder)) != CUEVO_OK)
+            return wrong(plan, status, "k");
+        if ((status = encode(p.v_map, c, &f->v, c->block_keys, encoder)) != CUEVO_OK)
+            return wrong(plan, status, "v");
+        status = mapped_fields(&p, c, &part, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale, first);
+        if (status != CUEVO_OK)
+            return status;
+        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part, arch), c->threads, c->shared_bytes, &p,
+                            sizeof p, parts == 1 ? CUEVO_FIRST : i ? CUEVO_AFTER : CUEVO_BESIDE);
+        if (status != CUEVO_OK)
+            return status;
+    }
+    return CUEVO_OK;
+}
+
+cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward *given, cuevo_plan *plan)
+{
+    cuevo_forward f = *given;
+    const mapped_tiling *mapped = NULL;
+    cuevo_array lse;
+    architecture arch;
+    problem x;
+    cuevo_status status;
+
+    memset(plan, 0, sizeof *plan);
+    memset(&x, 0, sizeof x);
+    if ((status = state_problem(plan, &x, &f.q, &f.k, &f.v, &f.mask_bias, &f.pair_bias, f.scale)) != CUEVO_OK)
+        return status;
+    if ((status = fit(plan, &f.out, "BNQHD", &x, "out")) != CUEVO_OK)
+        return status;
+    if (f.out.type != f.q.type)
+        return wrong(plan, CUEVO_WRONG_TYPE, "out");
+    if ((status = check_rows(plan, &f.out, "out")) != CUEVO_OK)
+        return status;
+    if ((uintptr_t)f.lse % 4)
+        return wrong(plan, CUEVO_WRONG_STRIDE, "lse");
+    if ((status = find_architecture(device, &arch)) != CUEVO_OK)
+        return status;
+    if (is_empty(&f.q) || x.keys == 0)
+        return CUEVO_OK;
+    memset(&lse, 0, sizeof lse);
+    lse.data = f.lse;
+    if (device->encoder != NULL)
+        mapped = find_mapped(&arch, &x, &f);
+    status = mapped ? plan_mapped(plan, &arch, mapped, &x, &f, &lse, device->encoder)
+                    : plan_multistage(plan, &arch, &x, &f, &lse);
+    if (status != CUEVO_OK)
+        return status;
+    return check_workspace(plan, f.workspace, f.workspace_bytes);
+}
+
+#endif

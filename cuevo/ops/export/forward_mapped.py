@@ -1,0 +1,190 @@
+"""The forward pass of sm_90a in C: its formulas, and the tables of what can be chosen."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from cuda.bindings import driver
+
+from cuevo.architectures import Architecture
+from cuevo.kernels import evoformer_forward_sm90a, pair_tiles_sm70
+from cuevo.kernels.forward import Problem
+from cuevo.ops.export.columns import (
+    ARCHITECTURE,
+    PROBLEM,
+    Columns,
+    architecture_in_c,
+    array_in_c,
+    dtype_in_c,
+    float_in_c,
+    problem_in_c,
+    stand_in,
+)
+from cuevo.ops.export.formulas import fields_function, number_function, values_function
+from cuevo.ops.export.instances import Instances
+from cuevo.ops.export.selection import Selection
+from cuevo.ops.export.tables import TYPES, Table
+from cuevo.ops.export.trace import input_int
+from cuevo.toolchain.header import load_header
+
+__all__ = ["constants", "formulas", "tables"]
+
+_KERNEL = evoformer_forward_sm90a
+_COLUMNS = Columns(
+    "mapped_config",
+    threads=lambda c: c.threads,
+    shared_bytes=lambda c: c.shared_bytes,
+    cluster=lambda c: c.cluster,
+    block_rows=lambda c: c.block_rows,
+    block_queries=lambda c: c.block_queries,
+    block_keys=lambda c: c.block_keys,
+    row_elements=lambda c: c.row_elements,
+    swizzle=lambda c: c.row_bytes,
+)
+_TILES = Columns(
+    "tiles_config",
+    pair=lambda c: 0,
+    block_keys=lambda c: c.block_keys,
+    threads=lambda c: c.threads,
+)
+_SUMS = ("column", "added")
+_MANY = 2**20
+
+
+def constants() -> str:
+    """What the driver calls the fields of tensor maps."""
+    types, promotions = driver.CUtensorMapDataType, driver.CUtensorMapL2promotion
+    values = {
+        "MAP_F16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        "MAP_BF16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "MAP_PROMOTION": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        **{
+            f"MAP_SWIZZLE_{size}": getattr(
+                driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{size}B"
+            )
+            for size in (32, 64, 128)
+        },
+    }
+    return f"enum {{ {', '.join(f'{name} = {int(x)}' for name, x in values.items())} }};\n"
+
+
+def formulas() -> Iterator[str]:
+    """Functions in C of what the host halves compute."""
+    columns, arch = _COLUMNS.symbols(), architecture_in_c()
+    # What is the same of a configuration and its problem is equal here.
+    x = problem_in_c(pair="f32", mask="bounds")
+
+    def config(**others: Any) -> Any:
+        same = dict(head_dim=x.head_dim, dtype="", pair="f32", mask="bounds")
+        return stand_in(
+            _KERNEL.Config, {**same, **columns, "blocks": arch.multiprocessors, **others}
+        )
+
+    given = f"{_COLUMNS.parameter}, {PROBLEM}"
+    yield number_function(
+        "mapped_serves", given, lambda: not [*_KERNEL.problem_violations(config(), x)]
+    )
+    yield number_function(
+        "mapped_prefers_lower",
+        PROBLEM,
+        lambda: _KERNEL.prefers_lower_variant(x, arch),
+    )
+    yield number_function(
+        "mapped_cost",
+        f"{given}, {ARCHITECTURE}",
+        lambda: _KERNEL.cost(config(), _KERNEL.speed(columns["cluster"], x), x, arch),  # type: ignore[arg-type]
+    )
+    yield number_function("mapped_blocks", f"{given}, {ARCHITECTURE}", lambda: config().grid(x)[0])
+    array: Any = array_in_c("source")
+    yield values_function(
+        "map_axes", "const cuevo_array *source", lambda: [*chain(*_KERNEL.Config.map_axes(array))]
+    )
+    names = ("out", "mask_bias", "pair_tiles", "lse")
+    arrays = {name: array_in_c(name) for name in names}
+    first: Any = input_int("first_query")
+    yield fields_function(
+        "mapped_fields",
+        ", ".join(
+            (
+                *(given, *(f"const cuevo_array *{name}" for name in names)),
+                "cuevo_type type, double scale, int64_t first_query",
+            )
+        ),
+        load_header().kernels[_KERNEL.NAME],
+        lambda: _KERNEL.unmapped_fields(
+            config(dtype=dtype_in_c("type")),
+            x,
+            **arrays,
+            scale=float_in_c("scale"),
+            first_query=first,
+        ),
+    )
+    pair, tiles = array_in_c("pair_bias"), array_in_c("tiles")
+    own = _TILES.symbols()
+    stand = stand_in(pair_tiles_sm70.Config, own)
+    queries: Any = input_int("block_queries")
+    yield values_function(
+        "tiles_shape",
+        f"{_TILES.parameter}, const cuevo_array *pair_bias, int64_t block_queries",
+        lambda: stand.shape(pair, queries),
+    )
+    yield number_function(
+        "tiles_blocks",
+        "const cuevo_array *tiles",
+        lambda: stand.grid(tiles.shape)[0],
+    )
+    yield fields_function(
+        "tiles_fields",
+        "const cuevo_array *pair_bias, const cuevo_array *tiles, double scale",
+        load_header().kernels[pair_tiles_sm70.NAME],
+        lambda: pair_tiles_sm70.parameters(
+            pair_bias=pair, pair_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
+        ),
+    )
+
+
+def tables(selection: Selection, instances: Instances) -> Iterator[str]:
+    """What can be chosen for the problems that are served; `instances` get what they need."""
+    configs = Table("mapped_configs", _COLUMNS.struct)
+    tilings = Table("mapped_tilings", "mapped_tiling")
+    choices = Table("mapped_choices", "choice")
+    tiles = Table("tiles_configs", _TILES.struct)
+
+    def number(config: Any, arch: Architecture) -> int:
+        return configs.add(_COLUMNS.row(instances.add(_KERNEL, config, arch), config))
+
+    for arch, head_dim, dtype, mask, pair in selection.kinds("forward"):
+        problem = Problem(1, _MANY, 1, 1, 1, head_dim, dtype, mask, pair)
+        first = len(tilings)
+        for config, _ in _KERNEL.candidates(problem) if pair != "none" else ():
+            if _KERNEL.violations(config, arch, problem):
+                continue
+            row: list[int] = [configs.add(_COLUMNS.row(-1, config))]
+            for sums in _SUMS:
+                wanted = _KERNEL.adapt(replace(config, sums=sums), problem)
+                final = instances.without_spills(_KERNEL, wanted, arch)
+                ragged = replace(problem, queries=final.block_queries + 1)
+                row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
+                own = pair_tiles_sm70.Config(pair, final.block_keys)
+                tiles.add(
+                    (
+                        instances.add(pair_tiles_sm70, own, arch),
+                        *(TYPES[pair], own.block_keys, own.threads),
+                    )
+                )
+            tilings.append(row)
+        if count := len(tilings) - first:
+            kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
+            choices.append((arch.number, head_dim, *kinds, first, count, 0))
+    yield from (_COLUMNS.declaration, _TILES.declaration, _TILING)
+    yield from (each.text() for each in (configs, tilings, choices, tiles))
+
+
+_TILING = """\
+/* Numbers in mapped_configs: what costs are estimated for; what is launched, and for a last tile of
+ * 64 queries or fewer; the same where there is a log-sum-exp. */
+typedef struct mapped_tiling {
+    int64_t chosen, whole, low, whole_with_lse, low_with_lse;
+} mapped_tiling;
+"""

@@ -1,0 +1,64 @@
+"""`cuevo export`: what is in a folder, and what is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from cuevo.cli import main
+from cuevo.cli.arguments.usage import EXIT_OK, EXIT_USAGE
+
+pytestmark = pytest.mark.unit
+
+SMALL = (
+    *("forward", "--head-dims", "8", "--masks", "none", "--pairs", "none"),
+    *("--architectures", "sm_80", "--workers", "1"),
+)
+
+
+def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cuda.bindings.nvfatbin")
+    assert main(["export", *SMALL, "-o", str(tmp_path)]) == EXIT_OK
+    assert "MB" in capsys.readouterr().out
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["architectures"] == ["sm_80"]
+    listed = manifest["files"] | {name: x["sha256"] for name, x in manifest["kernels"].items()}
+    found = {
+        path.relative_to(tmp_path).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
+    assert found == listed
+    assert {"include/cuevo_launch.h", "include/cuevo.h", "CMakeLists.txt", "cuevo.pc"} <= {*found}
+    kernels = (tmp_path / "src/cuevo_kernels.c").read_text()
+    assert all(f'"{name}", "{x["entry"]}"' in kernels for name, x in manifest["kernels"].items())
+    magic = b"\x50\xed\x55\xba"  # of fat binaries
+    assert all((tmp_path / name).read_bytes().startswith(magic) for name in manifest["kernels"])
+    assert "@VERSION@" not in (tmp_path / "cuevo.pc").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("gradient", *SMALL[1:]), "operations: expected some of forward, backward"),
+        ((*SMALL, "--head-dims", "12"), "head dims are multiples of 8"),
+        ((*SMALL, "--head-dims", "wide"), "--head-dims"),
+        ((*SMALL, "--masks", "own,int"), "masks: expected some of none, own, f32, bool"),
+        ((*SMALL, "--pairs", "bool"), "pairs: expected some of none, own, f32"),
+        ((*SMALL, "--architectures", "sm_70"), "from sm_80 on"),
+        ((*SMALL, "--architectures", "sm_81"), "no architecture sm_81"),
+        ((*SMALL, "--architectures", "sm_90,sm_90a"), "each once"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    changed: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    try:
+        code = main(["export", *changed, "-o", str(folder)])
+    except SystemExit as error:
+        code = int(str(error.code))
+    assert code == EXIT_USAGE
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
