@@ -42,6 +42,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{SHARE:.4f}")
+# Choices are to be the same on every machine, whatever was tuned there, or ships for its device.
+os.environ.setdefault("CUEVO_TUNED", "0")
 # Each process that runs tests would have threads for all cores for NumPy's products.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -16,7 +16,7 @@ from cuevo.cli import main
 from cuevo.layouts import drawing
 from cuevo.layouts.catalogue import find_picture
 from cuevo.layouts.pictures import Picture
-from cuevo.ops.tuning import recording
+from cuevo.ops.tuning import recording, tuned
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -219,6 +219,7 @@ def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_commands_for_a_gpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUEVO_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv(recording.ENVIRONMENT, str(tmp_path / "calls.jsonl"))
+    monkeypatch.delenv(tuned.ENVIRONMENT)
     monkeypatch.chdir(ROOT)
     runpy.run_path("examples/front_ends/numpy_arrays.py", run_name="__main__")
     monkeypatch.chdir(tmp_path)

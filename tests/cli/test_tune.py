@@ -9,6 +9,7 @@ from bench_gemm import SIZES
 from cuevo.cli import main
 from cuevo.cli.tune import read_workload
 from cuevo.cuda.device_info import devices
+from cuevo.ops.tuning import tuned
 from workloads import BACKWARD, FORWARD
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,7 @@ def test_a_call_is_tuned_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUEVO_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv(tuned.ENVIRONMENT)
     for words in (["gemm", "--problem", "1000,72,300"], ["attention", "--problem", "1,4,2,65,40"]):
         assert main(["tune", *words, "--seconds", "1"]) == 0
         assert "written to" in capsys.readouterr().out

@@ -12,13 +12,14 @@ import pytest
 import cuevo
 from cuevo.cli import main
 from cuevo.errors import CuevoError
-from cuevo.kernels import gemm_sm80
+from cuevo.kernels import gemm_sm80, registry
 from cuevo.kernels.gemm_mma import Problem
 from cuevo.ops import product
 from cuevo.ops.tuning import tuned
 from cuevo.ops.tuning.tuned import Entry, entry_of, find, merge, problem_class, read
 from cuevo.sim import SimExecutor
 
+SHIPPED = tuned.SHIPPED
 PROBLEM = Problem(1, 40, 48, 64, "f16", "f16")
 PLACE = SimExecutor("sm_80")
 
@@ -65,6 +66,14 @@ def test_the_user_s_table_comes_before_the_package_s(table: Path) -> None:
     assert "2026-01-02" in found().source
     merge(table, [entry("2026-01-01T00:00:00")])
     assert "2026-01-01" in found().source
+
+
+@pytest.mark.unit
+def test_the_table_that_ships_is_of_kernels_and_fields_that_there_are() -> None:
+    for each in read(SHIPPED) if SHIPPED.exists() else ():
+        for made in each.choices:
+            made_of = registry()[made["kernel"]].Config(**made["config"])
+            assert vars(made_of) == made["config"], each.problem
 
 
 @pytest.mark.unit
