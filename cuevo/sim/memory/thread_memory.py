@@ -17,12 +17,14 @@ FIRST = 64
 MOST_STACK = 1 << 15
 """Bytes of a thread's stack; a GPU's has some kilobyte, unless it is told otherwise."""
 
-_STACK_NAMES = "__local_depot"
+STACK_NAMES = "__local_depot"
 """Begin of the names of stacks that compilers make. They copy structs with their padding and put
 bit-fields into words that nobody has written, so that such memory is read before it is written.
 """
-_STALE = 0xA5
-"""What every byte of a stack has at first: no number that is right by chance."""
+STALE = 0xA5
+"""What every byte of a stack has at first, and of a register that such a compiler has nobody write:
+no number that is right by chance.
+"""
 
 
 def _stacks(variables: Sequence[Variable], places: Sequence[int]) -> list[tuple[int, int]]:
@@ -30,7 +32,7 @@ def _stacks(variables: Sequence[Variable], places: Sequence[int]) -> list[tuple[
     return [
         (place, each.size or 0)
         for place, each in zip(places, variables, strict=True)
-        if each.name.startswith(_STACK_NAMES)
+        if each.name.startswith(STACK_NAMES)
     ]
 
 
@@ -136,7 +138,7 @@ class LocalMemory:
 
     def _make_stale(self, starts: AnyArray, size: int) -> None:
         places = starts[:, None] + np.arange(size)
-        self._data[places] = _STALE
+        self._data[places] = STALE
         self._written[places] = 1
 
     def _grow(self, end: int) -> None:

@@ -15,6 +15,7 @@ from cuevo.sim.instructions.levels import Level
 from cuevo.sim.instructions.table import Form, Modifiers, find, ordered
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Geometry, Machine
+from cuevo.sim.memory.thread_memory import STACK_NAMES, STALE
 from cuevo.sim.text.contraction import contractions
 from cuevo.sim.text.syntax import (
     CallOperand,
@@ -83,6 +84,7 @@ class Program:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
         self._returns = self._find_returns()
+        self._open = self._find_open()
         self.tracked = self._find_suspects() if checks else 0
         self._kept = 0
         for each in self.operations:
@@ -115,6 +117,8 @@ class Program:
         """
         operation = self.operations[index]
         instruction = operation.instruction
+        for slot in _slots(operation.reads & self._open):
+            machine.register(self.function.registers[slot]).view(np.uint8).fill(STALE)
         step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
         if marked := operation.writes & self.tracked:
             step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
@@ -228,6 +232,19 @@ class Program:
             return list(functions.values())
         return [functions[call.function]] if call.function in functions else []
 
+    def _find_open(self) -> int:
+        """Registers that no instruction writes, beside a stack that a compiler has made: it copies
+        what its source leaves open, such as a struct of nothing.
+        """
+        if not any(each.name.startswith(STACK_NAMES) for each in self.function.local):
+            return 0
+        read = written = 0
+        for operation in self.operations:
+            read, written = read | operation.reads, written | operation.writes
+        registers, carry = self.function.registers, self.function.carry
+        numbers = (each for each in _slots(read & ~written) if registers[each].type.kind != "p")
+        return sum(1 << slot for slot in numbers if carry is None or slot != carry.slot)
+
     def _find_suspects(self) -> int:
         """Forward data flow over straight runs: which registers are surely written when each run
         begins; returns those that need a look.
@@ -239,7 +256,7 @@ class Program:
         written_by = {start: self._sure_writes(run) for start, run in runs.items()}
         everything = (1 << len(self.function.registers)) - 1
         entry = dict.fromkeys(self.starts, everything)
-        entry[self.function.start] = 0
+        entry[self.function.start] = self._open
         work = [self.function.start]
         seen: set[int] = set()
         while work:

@@ -112,3 +112,18 @@ def test_a_stack_of_a_compiler_may_be_read_before_it_is_written(run_elementwise:
     assert (d == 0xA5A5A501).all()
     with pytest.raises(SimulatorError, match="where nothing was written"):
         run_elementwise(body.format(*["own"] * 3), x=("b32", ANY), d="b32")
+
+
+def test_beside_a_stack_of_a_compiler_registers_may_be_left_open(run_elementwise: Any) -> None:
+    body = """.local .align 4 .b8 {}[8]; .reg .b32 open; .reg .pred p;
+    st.local.b32 [{}], open; ld.local.b32 d, [{}]; @!p add.u32 d, d, 0; setp.eq.u32 p, d, 0;"""
+    first = body.replace("@!p ", "")
+    d = run_elementwise(first.format(*["__local_depot7"] * 3), x=("b32", ANY), d="b32")
+    assert (d == 0xA5A5A5A5).all()
+    for text, name, register in (
+        (first, "own", "open"),
+        (body, "__local_depot7", "p"),
+        (body + " mov.u32 open, d;", "__local_depot7", "open"),
+    ):
+        with pytest.raises(SimulatorError, match=f"reads the register {register}, which was never"):
+            run_elementwise(text.format(*[name] * 3), x=("b32", ANY), d="b32")
