@@ -3,15 +3,17 @@
 import numpy as np
 
 from cuevo.sim.aliases import AnyArray, Mask, Step
-from cuevo.sim.faults import Fault
+from cuevo.sim.faults import Fault, first_thread
 from cuevo.sim.instructions.members import BIT, require_all, together
 from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder, is_constant
 from cuevo.sim.sync.meetings import Give, Values
-from cuevo.sim.text.syntax import PairOperand
+from cuevo.sim.text.syntax import PairOperand, RegisterOperand
 from cuevo.sim.text.types import TYPES
 
 _LANE = np.arange(32)
+_WRITTEN: AnyArray = np.ones((1, 1), np.bool_)
+"""Of a register that all lanes have surely written."""
 
 
 def shuffle(b: Binder, m: Modifiers) -> Step:
@@ -24,6 +26,14 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
     first, second = b.pair(b.operand(0))
     outputs = b.writer(first, b32), b.writer(second, TYPES["pred"])
     mode, shape = m["mode"], b.machine.shape
+    name, written = "", _WRITTEN
+    if isinstance(source := b.operand(1), RegisterOperand):
+        name, slot = source.register.name, source.register.slot
+        if not any(source == b.operand(i) for i in (2, 3, 4)):
+            # What a lane has not written it may offer, as long as no lane takes it.
+            b.conditional.add(slot)
+            if slot in b.suspects:
+                written = b.machine.track(slot)
 
     def sources(by: AnyArray, control: AnyArray, lane: AnyArray) -> tuple[AnyArray, AnyArray]:
         """The lane that each lane reads, and whether that is in range."""
@@ -50,7 +60,7 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
         fixed = sources(by, control, _LANE[:, None])
 
     def run(mask: Mask, values: Values, give: Give) -> None:
-        x, own_by, own_control = values
+        x, own_by, own_control, offered = values
         if fixed is not None and own_by is by:
             result = x[fixed[0][:, 0]]
             origin, inside = (np.broadcast_to(each, shape) for each in fixed)
@@ -61,9 +71,15 @@ def shuffle(b: Binder, m: Modifiers) -> Step:
             result = np.take_along_axis(x, origin, axis=0)
         if mask is not None and (absent := mask & ~np.take_along_axis(mask, origin, axis=0)).any():
             raise Fault("shfl reads from a lane that does not take part", absent)
+        if offered is not _WRITTEN:
+            open_ones = ~np.take_along_axis(np.broadcast_to(offered, shape), origin, axis=0)
+            if (lanes := open_ones if mask is None else open_ones & mask).any():
+                lane = int(origin[first_thread(lanes)])
+                raise Fault(f"gets the register {name} of lane {lane}, which never wrote it", lanes)
         give((result, inside), mask)
 
-    return together(b, 4, [lambda: x, lambda: by, lambda: control], run, outputs)
+    inputs = [lambda: x, lambda: by, lambda: control, lambda: written]
+    return together(b, 4, inputs, run, outputs)
 
 
 def vote(b: Binder, m: Modifiers) -> Step:

@@ -59,6 +59,8 @@ class Binder:
         """
         self.keeps: set[int] = set()
         """Registers that a wgmma goes on using after its step."""
+        self.suspects: frozenset[int] = frozenset()
+        """Registers that may not have been written when the instruction reads them."""
         self._timed = False
 
     # -- Operands by position ---------------------------------------------------------------------

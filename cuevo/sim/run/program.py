@@ -119,7 +119,9 @@ class Program:
         instruction = operation.instruction
         for slot in _slots(operation.reads & self._open):
             machine.register(self.function.registers[slot]).view(np.uint8).fill(STALE)
-        step = operation.form.bind(Binder(machine, instruction, self.arch), operation.modifiers)
+        binder = Binder(machine, instruction, self.arch)
+        binder.suspects = frozenset(_slots(operation.suspects))
+        step = operation.form.bind(binder, operation.modifiers)
         if marked := operation.writes & self.tracked:
             step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
         if self._kept and not operation.keeps:

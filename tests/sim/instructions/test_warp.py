@@ -205,3 +205,29 @@ def test_transposition_in_registers(run_kernel: Any) -> None:
     """
     run_kernel(body, matrix, out, block=64)
     np.testing.assert_array_equal(out, matrix.transpose(0, 2, 1))
+
+
+OFFER = """
+.reg .b64 p; .reg .b32 t, x, y, m; .reg .pred c; mov.u32 t, %tid.x; ld.param.u64 p, [p0];
+setp.eq.u32 c, t, {leader}; @!c bra JOIN; mov.u32 x, 77; JOIN: {shuffle}
+mad.wide.u32 p, t, 4, p; st.global.b32 [p], y; ret;
+"""
+
+
+def test_a_lane_may_offer_what_it_has_not_written(run_kernel: Any) -> None:
+    """As in an atomic of one lane for all, whose result the others get."""
+    out = np.zeros(32, np.uint32)
+    run_kernel(OFFER.format(leader=3, shuffle="shfl.sync.idx.b32 y, x, 3, 31, -1;"), out)
+    assert (out == 77).all()
+    arms = "mov.u32 m, -1; @!c bra B; {0} bra E; B: {0} E:"
+    for leader, shuffle, lane in (
+        (3, "shfl.sync.idx.b32 y, x, 4, 31, -1;", 4),
+        (31, "shfl.sync.down.b32 y, x, 1, 31, -1;", 1),
+        (0, arms.format("shfl.sync.bfly.b32 y, x, 0, 31, m;"), 1),
+    ):
+        message = f"gets the register x of lane {lane}, which never wrote it"
+        with pytest.raises(SimulatorError, match=message):
+            run_kernel(OFFER.format(leader=leader, shuffle=shuffle), out)
+    with pytest.raises(SimulatorError, match="reads the register x, which was never written"):
+        shuffle = "shfl.sync.idx.b32 y, t, x, 31, -1;"
+        run_kernel(OFFER.format(leader=3, shuffle=shuffle), out)
