@@ -28,16 +28,16 @@ __all__ = ["constants", "formulas", "tables"]
 
 _DELTA = Columns(
     "delta_config",
+    "type",
     head_dim=lambda c: c.head_dim,
-    type=lambda c: 0,
     block_heads=lambda c: c.block_heads,
     block_positions=lambda c: c.block_positions,
     threads=lambda c: c.threads,
 )
-_KEYS = Columns("key_bias_config", mask=lambda c: 0, threads=lambda c: c.threads)
+_KEYS = Columns("key_bias_config", "mask", threads=lambda c: c.threads)
 _SUMS = Columns(
     "sums_config",
-    type=lambda c: 0,
+    "type",
     width=lambda c: c.width,
     terms=lambda c: c.terms,
     row_threads=lambda c: c.row_threads,
@@ -132,16 +132,14 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
         for heads in (2**power for power in range(_MOST_HEADS.bit_length())):
             delta = attention_delta_sm70.choose(head_dim, dtype, heads)
             number = instances.add(attention_delta_sm70, delta, arch)
-            row = _DELTA.row(number, delta)
-            deltas.add((*row[:2], TYPES[dtype], *row[3:]))
+            deltas.add(_DELTA.row(number, delta, TYPES[dtype]))
         bias = key_bias_sm70.Config("bounds" if mask == "none" else mask)
         number = instances.add(key_bias_sm70, bias, arch)
-        biases.add((number, TYPES[mask], bias.threads))
+        biases.add(_KEYS.row(number, bias, TYPES[mask]))
         for kind in ("f32", dtype):
             for config in _sums_of(kind):
                 number = instances.add(partial_sums_sm70, config, arch)
-                row = _SUMS.row(number, config)
-                sums.add((row[0], TYPES[kind], *row[2:]))
+                sums.add(_SUMS.row(number, config, TYPES[kind]))
     yield from (_DELTA.declaration, _KEYS.declaration, _SUMS.declaration)
     yield from (deltas.text(), biases.text(), sums.text())
 

@@ -19,14 +19,16 @@ PROBLEM = "const problem *x"
 class Columns:
     """What C knows of a configuration: a struct of integers."""
 
-    def __init__(self, struct: str, **columns: Callable[[Any], int]) -> None:
+    def __init__(self, struct: str, *given: str, **columns: Callable[[Any], int]) -> None:
+        """A struct of that name, with what each row is given and what configurations say."""
         self.struct = struct
-        self.columns = columns
+        self._given = given
+        self._columns = columns
 
     @property
     def declaration(self) -> str:
         """The struct in C."""
-        fields = "".join(f"    int64_t {name};\n" for name in ("kernel", *self.columns))
+        fields = "".join(f"    int64_t {name};\n" for name in self._names)
         return f"typedef struct {self.struct} {{\n{fields}}} {self.struct};\n"
 
     @property
@@ -34,13 +36,17 @@ class Columns:
         """A row as a parameter of a function in C."""
         return f"const {self.struct} *c"
 
-    def row(self, kernel: int, config: Any) -> tuple[int, ...]:
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("kernel", *self._given, *self._columns)
+
+    def row(self, kernel: int, config: Any, *given: object) -> tuple[object, ...]:
         """The numbers of `config`, whose kernel in the folder has that number, -1 for none."""
-        return (kernel, *(int(column(config)) for column in self.columns.values()))
+        return (kernel, *given, *(int(column(config)) for column in self._columns.values()))
 
     def symbols(self) -> dict[str, Symbol]:
-        """The numbers of the row at ``c``."""
-        return {name: input_int(f"c->{name}") for name in self.columns}
+        """The numbers of the row at ``c``, but for the kernel's."""
+        return {name: input_int(f"c->{name}") for name in self._names[1:]}
 
 
 def stand_in(kind: type, values: Mapping[str, Any]) -> Any:

@@ -44,7 +44,7 @@ _COLUMNS = Columns(
 )
 _TILES = Columns(
     "tiles_config",
-    pair=lambda c: 0,
+    "pair",
     block_keys=lambda c: c.block_keys,
     threads=lambda c: c.threads,
 )
@@ -167,12 +167,8 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 ragged = replace(problem, queries=final.block_queries + 1)
                 row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
                 own = pair_tiles_sm70.Config(pair, final.block_keys)
-                tiles.add(
-                    (
-                        instances.add(pair_tiles_sm70, own, arch),
-                        *(TYPES[pair], own.block_keys, own.threads),
-                    )
-                )
+                kernel = instances.add(pair_tiles_sm70, own, arch)
+                tiles.add(_TILES.row(kernel, own, TYPES[pair]))
             tilings.append(row)
         if count := len(tilings) - first:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
