@@ -10,14 +10,17 @@ from cuevo.sim.instructions.table import Modifiers
 from cuevo.sim.machine.binder import Binder
 from cuevo.sim.memory import spaces
 from cuevo.sim.memory.shared_memory import RANK
+from cuevo.sim.text.syntax import SymbolOperand
 from cuevo.sim.text.types import TYPES
 
 
 def convert(b: Binder, m: Modifiers) -> Step:
     """An address of a state space to a generic one, or with ``.to`` back."""
-    u64 = TYPES["u64"]
-    x, d = b.source(b.operand(1), u64), b.destination(b.operand(0), u64)
-    window = spaces.WINDOWS.get(m["space"].split("::")[0])
+    u64, operand, space = TYPES["u64"], b.operand(1), "." + m["space"].split("::")[0]
+    if isinstance(operand, SymbolOperand) and operand.variable.space not in (space, ".func"):
+        raise b.refusal(f"{operand.variable.name} is in {operand.variable.space}, not {space}")
+    x, d = b.source(operand, u64), b.destination(b.operand(0), u64)
+    window = spaces.WINDOWS.get(space[1:])
     if window is None:
         return b.alu(d, lambda out: np.copyto(out, x))
     begin = np.uint64(window)

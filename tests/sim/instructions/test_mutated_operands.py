@@ -53,6 +53,8 @@ def test_what_the_assembler_says() -> None:
         ("tensormap.replace.tile.box_dim.global.b1024.b32 [d1], 0, f1;", "f1 is declared .f32"),
         ("mov.u64 d1, %tid.x;", "%tid.x is a 32-bit integer"),
         ("mbarrier.test_wait.shared.b64 p1, [d1], own+4;", "and no address"),
+        ("cvta.global.u64 d1, own;", "own is in .shared, not .global"),
+        ("cvta.param.u64 d1, own+4;", "own is in .shared, not .param"),
         (f"{MULTICAST} [d1], [d2], r1, [d3], own+4;", "are bits, and no address"),
     ],
 )
