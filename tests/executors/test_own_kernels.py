@@ -3,6 +3,7 @@
 import ctypes
 import doctest
 import importlib.util
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -393,6 +394,27 @@ def test_a_header_names_the_members_of_a_struct() -> None:
         cuevo.load(TEXT, header=HEADER)
     with pytest.raises(CuevoError, match="does not take the header's struct shift_of, of 8 bytes"):
         cuevo.load(text.replace("params[8]", "params[12]"), header=HEADER)
+
+
+COMPILED = Path(__file__).parents[2] / "examples" / "compiled_norm" / "norm.ptx"
+
+
+@unit
+def test_what_a_compiler_read_may_be_beside_the_text() -> None:
+    kernel = read_kernel(COMPILED)
+    assert kernel.path("/nowhere/norm.cu") == COMPILED.with_suffix(".cu")
+    assert kernel.path("/nowhere/other.cu") is None
+    assert read_kernel(COMPILED.read_text()).path("/nowhere/norm.cu") is None
+
+
+@kernel
+def test_a_fault_names_the_line_that_was_compiled() -> None:
+    x, y = np.ones((2, 100), np.float32), np.zeros((2, 99), np.float32)
+    with pytest.raises(SimulatorError) as fault:
+        cuevo.load(COMPILED)[2, 64](x, y, 100, 1e-5, shared=400)
+    (line,) = re.findall(r"norm\.cu:(\d+)", str(fault.value))
+    source = COMPILED.with_suffix(".cu").read_text().splitlines()
+    assert source[int(line) - 1].strip().startswith("y[")
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "row_softmax" / "row_softmax.ptx"

@@ -24,6 +24,10 @@ _OF_TEMPLATES = re.compile(r"^[ \t]*//[%#]|\$\{", re.MULTILINE)
 _PLACE = re.compile(r"\bptx/([\w./-]+\.ptx)(?=:\d)")
 
 
+_TEXT = "text"
+"""What messages call a text that is no file."""
+
+
 def read_kernel(
     source: str | Path,
     *,
@@ -43,12 +47,12 @@ def read_kernel(
     file that cannot be read, CuevoError, with file and line, for what is no kernel.
     """
     if isinstance(source, str) and "\n" in source:
-        file, text = "text", source
+        file, text = _TEXT, source
     else:
         file, text = str(source), Path(source).read_text(encoding="utf-8")
     if not is_template(text):
         return _plain(text, file, entry, values)
-    if file != "text":
+    if file != _TEXT:
         return _of_template(Path(source), file, entry, values, directories)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.ptx"
@@ -87,6 +91,16 @@ class _Own(RenderedKernel):
 
     find_calls: Callable[[], Sequence[tuple[SourceLine, ...]]] = tuple
     """Gives for each line its origin, and the lines that called what it came through."""
+    folder: Path | None = None
+    """Of plain PTX that is a file."""
+
+    def path(self, file: str) -> Path | None:
+        """The same; what a compiler read and is not there any more may be beside the PTX."""
+        found = super().path(file)
+        if found is None and self.folder is not None:
+            beside = self.folder / Path(file).name
+            return beside if beside.is_file() else None
+        return found
 
     def _called_now(self) -> Sequence[tuple[SourceLine, ...]]:
         return self.find_calls()
@@ -175,7 +189,8 @@ def _plain(text: str, file: str, entry: str | None, values: Mapping[str, object]
     if calls:
         lines = tuple(x[0] if x else own for x, own in zip(calls, lines, strict=True))
     block = parameter_block(name, parameters)
-    return _Own(name, text, lines, {}, block, find_calls=lambda: calls)
+    folder = None if file == _TEXT else Path(file).parent
+    return _Own(name, text, lines, {}, block, find_calls=lambda: calls, folder=folder)
 
 
 def _declared(kernel: str, folder: Path) -> Struct | None:
