@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     arch = architecture_of(place)
     call = read_call(arguments, arguments.operation)
     plan = call.plan(place)
-    launches = [_report(launch) for launch in (*plan.launches, *plan.beside, *plan.after)]
+    launches = [_report(launch) for launch in plan.every_launch]
     above: dict[str, list[str]] = {}
     seconds = _predicted(plan, arch) if arguments.predict else None
     estimated = plan.chosen_by == Plan.chosen_by

@@ -139,6 +139,15 @@ def with_short_tile(
     return config
 
 
+def gains_by_short_tile(config: D, blocks: int, rows: int, arch: Architecture) -> bool:
+    """Whether a short last tile saves time, where there can be one, for a launch of so many
+    threadblocks over `rows` rows N: threadblocks that all run at once gain nothing by being fewer.
+    """
+    crowded: bool = blocks > arch.multiprocessors * config.min_blocks
+    fewer: bool = rows > config.block_rows
+    return crowded and fewer
+
+
 def cheapest(
     name: str,
     offered: Iterable[tuple[C, float]],

@@ -171,16 +171,9 @@ def choose(
     """
     offered = candidates(problem) if offered is None else offered
     found = choice.cheapest(NAME, offered, violations, cost, problem, arch)
-    gains = gains_by_short_tile(found, problem, arch)
-    return with_short_tile(found, problem, arch) if gains else found
-
-
-def gains_by_short_tile(config: Config, problem: Problem, arch: Architecture) -> bool:
-    """Whether a short last tile saves time, where there can be one: threadblocks that all run at
-    once gain nothing by being fewer.
-    """
-    crowded = config.grid(problem, 1)[0] > arch.multiprocessors * config.min_blocks
-    return crowded and problem.rows > config.block_rows
+    if choice.gains_by_short_tile(found, found.grid(problem, 1)[0], problem.rows, arch):
+        return with_short_tile(found, problem, arch)
+    return found
 
 
 def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:

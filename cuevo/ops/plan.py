@@ -172,6 +172,11 @@ class Plan:
     """What it takes on the CPU executor, about; 0 where nobody has to know."""
 
     @property
+    def every_launch(self) -> tuple[Launch, ...]:
+        """All launches, in an order that one stream may run them in."""
+        return (*self.launches, *self.beside, *self.after)
+
+    @property
     def on_copies(self) -> bool:
         """Whether the arrays are in host memory and the place is a device: they are copied, and the
         copies have a plan of their own.
@@ -298,7 +303,7 @@ class Plan:
                 if part.is_cleared:
                     x[...] = 0
                 table.append(view(x.view(part.array.dtype).reshape(part.array.shape)))
-        for launch in (*self.launches, *self.beside, *self.after):
+        for launch in self.every_launch:
             launch.run_on_cpu(table)
         return results
 

@@ -66,7 +66,7 @@ class HostCall:
         return operation.plan_on_device(self.call.arrays, options, self.bench.place, config)
 
     def entrant(self, plan: Plan) -> Entrant:
-        milliseconds = sum(map(self.bench.rule, (*plan.launches, *plan.beside, *plan.after)))
+        milliseconds = sum(map(self.bench.rule, plan.every_launch))
 
         def call() -> None:
             self.bench.clock.now += milliseconds

@@ -75,7 +75,7 @@ def launches_of_problem(arguments: argparse.Namespace, arch_name: str) -> list[L
     others: dict[str, None] = {}
     for call in _calls(arguments):
         plan = call.plan(place)
-        launches = (*plan.launches, *plan.beside, *plan.after)
+        launches = plan.every_launch
         found = [x for x in launches if arguments.kernel in (*OPERATIONS, x.kernel.kernel.name)]
         if found:
             break

@@ -8,6 +8,7 @@ from typing import Any
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import evoformer_forward_sm80, forward
+from cuevo.kernels.choice import gains_by_short_tile
 from cuevo.kernels.forward import Problem
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
@@ -56,14 +57,13 @@ def formulas() -> Iterator[str]:
     def config(**others: Any) -> Any:
         return stand_in(kernel.Config, {**columns, "score_step": step, **others})
 
+    plain = config(short_queries=0)
     given = f"{_COLUMNS.parameter}, double speed, {PROBLEM}, {ARCHITECTURE}"
-    yield number_function(
-        "forward_cost", given, lambda: forward.cost(config(short_queries=0), speed, x, arch)
-    )
+    yield number_function("forward_cost", given, lambda: forward.cost(plain, speed, x, arch))
     yield number_function(
         "forward_gains_by_short_tile",
         f"{_COLUMNS.parameter}, {PROBLEM}, {ARCHITECTURE}",
-        lambda: kernel.gains_by_short_tile(config(short_queries=0), x, arch),
+        lambda: gains_by_short_tile(plain, plain.grid(x)[0], x.rows, arch),
     )
     yield number_function(
         "forward_blocks", f"{_COLUMNS.parameter}, {PROBLEM}", lambda: config().grid(x)[0]

@@ -171,8 +171,7 @@ def _run(
 
 def _clocks(plan: Plan, name: str, place: SimExecutor) -> dict[str, float]:
     """Clocks that a threadblock of the kernel `name` took of each pipe."""
-    launches = (*plan.launches, *plan.beside, *plan.after)
-    launch = next(each for each in launches if each.name == name)
+    launch = next(each for each in plan.every_launch if each.name == name)
     kernel, (grid, _, _) = launch.kernel.kernel, launch.shape
     runs: dict[int, int] = defaultdict(int)
     for use in launch.kernel.profile.instructions:

@@ -109,7 +109,7 @@ def _served(plan: Plan) -> Iterator[tuple[Launch, Any]]:
     """The launches, each with the problem that it serves; None for one that none was chosen for."""
     parts: list[Any] = []
     names = {variant.NAME for each in VARIANTS.values() for variant in each}
-    for launch in (*plan.launches, *plan.beside, *plan.after):
+    for launch in plan.every_launch:
         config: Any = launch.config
         problem: Any = None
         if launch.name in names:

@@ -100,8 +100,7 @@ def _assemble(record: dict[str, Any], arch: str, config: Any) -> str:
         plan = call.operation.plan_on_device(call.arrays, call.options, assembling(arch), config)
     except (CuevoError, ValueError) as error:
         return str(error)
-    launches = (*plan.launches, *plan.beside, *plan.after)
-    spilling = dict.fromkeys(x.name for x in launches if x.kernel.spills)
+    spilling = dict.fromkeys(x.name for x in plan.every_launch if x.kernel.spills)
     return f"spills registers: {', '.join(spilling)}" if spilling else ""
 
 

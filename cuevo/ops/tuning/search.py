@@ -132,7 +132,7 @@ class _Search:
     def _estimated(self) -> Choices:
         """What dispatch has chosen."""
         plan, variants = self.plan, {each.NAME: each for each in self.call.variants}
-        launches = [x for x in (*plan.launches, *plan.beside, *plan.after) if x.name in variants]
+        launches = [x for x in plan.every_launch if x.name in variants]
         return tuple(
             next(
                 (variants[x.name], x.config)

@@ -60,7 +60,7 @@ def test_what_is_recorded_makes_the_plans_that_were_made(file: Path) -> None:
     again = [x.operation.plan_on_device(x.arrays, x.options, PLACE, None) for x in calls]
     for plan, other in zip(made[1:], again, strict=True):
         assert plan.problems == other.problems
-        launches, others = ((*x.launches, *x.beside, *x.after) for x in (plan, other))
+        launches, others = (x.every_launch for x in (plan, other))
         assert [x.shape for x in launches] == [x.shape for x in others]
         assert [x.config for x in launches] == [x.config for x in others]
 
