@@ -14,7 +14,10 @@ INSTANCES = [
     ("evoformer_backward_sm70", KEYS + " dtype=f16 block_stationary=32"),
     ("evoformer_backward_sm75", QUERIES + " block_stationary=32"),
     ("evoformer_backward_sm80", KEYS + " m_tiles=1 stages=2"),
-    ("evoformer_backward_sm80", QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_streamed=16"),
+    (
+        "evoformer_backward_sm80",
+        QUERIES + " block_rows=4 warp_rows=2 stages=2 chunk_streamed=16 full_tiles=true",
+    ),
     ("evoformer_backward_sm80", "head_dim=8 first=false second=true stationary_in_registers=true"),
     (
         "evoformer_backward_sm80",
