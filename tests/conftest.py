@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as cuda
 
+from cuevo.cuda.context import check
 from cuevo.cuda.device_info import devices, why_none
 from cuevo.ops import backward, forward, product
 from cuevo.toolchain.header import parse_header
@@ -29,7 +31,7 @@ pytest.register_assert_rewrite("helpers")  # they hold tests, too
 from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-SHARE = 0.25 / PROCESSES
+SHARE = 0.15 / PROCESSES
 """Part of a device's memory that torch may keep in a process, and JAX as much again; the rest is
 for contexts, cuevo's own pools, and the one test that takes gigabytes.
 """
@@ -101,10 +103,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     for operation in OPERATIONS:
         if len(operation.plans) > 16:
             operation.plans.clear()
-    torch = sys.modules.get("torch")
-    if item.get_closest_marker("whole_device") and torch and torch.cuda.is_available():
+    if item.get_closest_marker("whole_device") and devices():
         gc.collect()
+        _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What torch and cuevo keep for their next arrays, to the device."""
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_available():
         torch.cuda.empty_cache()
+    pool = check(cuda.cuDeviceGetMemPool(0), "asking for the pool of a device")
+    check(cuda.cuMemPoolTrimTo(pool, 0), "giving memory back")
 
 
 def _share_of_torch(share: float) -> None:
