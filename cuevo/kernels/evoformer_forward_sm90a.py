@@ -59,11 +59,16 @@ read the pair bias, and where not.
 """
 _MANY_TILE_BYTES = 2**26
 """Pair-bias tiles that are more than L2 keeps."""
-_GUESS = 16.0
+_GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
-whose highest score is between 36 below 0 and 24 above need no other."""
-_LEAST_SUM = {"bf16": 2.0**-60, "f16": 2.0**-6}
-"""Least sums of rows some of whose keys do not count: what is left of the others is exact."""
+whose highest score is between 24 below 0 and 64 above need no other.
+"""
+_LEAST_SUM = {"bf16": 2.0**32, "f16": 2.0**-6}
+"""Least sums of rows some of whose keys do not count: what these might have had is lost in
+rounding. With a guess such a key has at most 2^-56 with its mask; others of so high a sum, 2^-24.
+"""
+_MOST_SUM = 2.0**120
+"""Of a row of a guessed reference: the inverse of more is not a normal number."""
 
 
 class Strip(NamedTuple):
@@ -89,7 +94,7 @@ class Config(StageMemory):
     """
     block_keys: int = 32
     """Keys of a stage, and of a softmax step of one tile."""
-    parts: int = 1
+    parts: int = 2
     """Parts of such a step's exponentials: each is multiplied by v as soon as it is there."""
     cluster: int = 1
     """Threadblocks of a cluster: neighbours in rows N, each of which brings a part of the pair-bias
@@ -169,6 +174,18 @@ class Config(StageMemory):
     def least_sum(self) -> float:
         """Least row sum of a work that need not be done again."""
         return _LEAST_SUM[self.dtype]
+
+    @property
+    def guesses(self) -> bool:
+        """Whether rows have a reference before their scores are known, and none that moves: the
+        type of probabilities has the range for that.
+        """
+        return self.dtype == "bf16"
+
+    @property
+    def most_sum(self) -> float | None:
+        """Highest row sum, of a guessed reference, of a work that need not be done again."""
+        return _MOST_SUM if self.guesses else None
 
     @property
     def strip(self) -> Strip:
@@ -355,8 +372,8 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 SHAPES = (
     Config(32, block_rows=3, stages=5),
-    Config(56, block_rows=2, stages=4, parts=2),
-    Config(64, block_rows=2, stages=4, parts=2, q_in_registers=False),
+    Config(56, block_rows=2, stages=4),
+    Config(64, block_rows=2, stages=4, q_in_registers=False),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 
@@ -500,7 +517,7 @@ def unmapped_fields(
 
 def _first_reference(dtype: str, score_scale: float) -> float:
     """What rows are lowered by at first, in the units of scores; -inf: wait for their maxima."""
-    if dtype != "bf16" or abs(score_scale) * 1e30 <= _GUESS:
+    if dtype != "bf16" or abs(score_scale) * 1e30 <= abs(_GUESS):
         return -inf
     return _GUESS / abs(score_scale)
 

@@ -188,6 +188,44 @@ def test_rows_that_the_first_reference_is_far_from(device: str, lowered: float) 
     np.testing.assert_allclose(lse, exact_lse, rtol=1e-6, atol=1e-5)
 
 
+GUESSES = {
+    "high": dict(pair=90.0),
+    "higher as keys go on": dict(pair=2.0, rising=3.0),
+    "low": dict(pair=-40.0),
+    "large values": dict(pair=20.0, values=1e36),
+    "a key of no weight dominates": dict(dead=115.0),
+    "a key of no weight counts": dict(pair=-23.0, dead=41.0),
+}
+"""What is added to all scores, to those of each key after the last one, to those of a key whose
+mask is -90, and what v is multiplied by.
+"""
+
+
+@kernel
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("sums", ["column", "added"])
+@pytest.mark.parametrize("parts", GUESSES.values(), ids=list(GUESSES))
+def test_rows_that_the_guess_is_none_for(device: str, sums: str, parts: dict[str, float]) -> None:
+    """Scores in natural units; the guess serves up to 44 of them."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 2, n, 1, 16), np.float32) for n in (70, 83, 83))
+    mask, pair = (rng.standard_normal((1, *shape), np.float32) for shape in MASK_AND_PAIR)
+    pair += parts.get("pair", 0.0) + parts.get("rising", 0.0) * np.arange(83, dtype=np.float32)
+    if "dead" in parts:
+        mask[..., 10], pair[..., 10] = -90.0, parts["dead"]
+    v *= parts.get("values", 1.0)
+    q, k, v = (x.astype(ml_dtypes.bfloat16) for x in (q, k, v))
+    settings = dict(block_rows=1, stages=3, parts=2, sums=sums)
+    biases = dict(mask_bias=mask, pair_bias=pair)
+    found = np.asarray(cuevo.attention(q, k, v, **biases, device=device, config=settings))
+    exact, _ = reference.attention(q, k, v, **biases)
+    error = np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact)
+    assert error < cases.TOLERANCE["bf16"]
+
+
+MASK_AND_PAIR = ((2, 1, 1, 83), (1, 1, 70, 83))
+
+
 @kernel
 def test_an_lse_that_is_asked_for_is_exact() -> None:
     case = replace(PLAIN, dtype="bf16", head_dim=16, batch=1)
