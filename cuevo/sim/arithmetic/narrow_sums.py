@@ -27,6 +27,7 @@ def narrow_sums(
     `smallest` is the exponent of the smallest normal number of A and B. False, and nothing of use
     in `out`, if a largest exponent is not from `LOWEST` to `HIGHEST`, other than of zeros alone.
     """
+    # Loops in the place of slices that are assigned to, which Numba takes three seconds to compile.
     rows, depth, warps = a.shape
     of_a, of_b = np.empty(a.shape, np.int16), np.empty(b.shape, np.int16)
     for values, exponents in ((a, of_a), (b, of_b)):
@@ -47,10 +48,13 @@ def narrow_sums(
     for m in range(rows):
         for n in range(b.shape[1]):
             current = out[m, n]
-            current[:] = c[m, n]
+            given = c[m, n]
+            for x in range(warps):
+                current[x] = given[x]
             for begin in range(0, depth, terms):
                 end = min(begin + terms, depth)
-                products[:] = 2 * ZERO
+                for x in range(warps):
+                    products[x], wide[x] = 2 * ZERO, 0
                 for k in range(begin, end):
                     first, second = of_a[m, k], of_b[k, n]
                     for x in range(warps):
@@ -75,7 +79,6 @@ def narrow_sums(
                 # Scaled c is below 2^(F+1), a product below 2^(F+2).
                 for x in range(warps):
                     total[x] = np.int32(current[x] * scale[x])
-                wide[:] = 0
                 for some in range(begin, end, 8):
                     # More than 8 products of F = 25 can pass 2^31.
                     for k in range(some, min(some + 8, end)):
