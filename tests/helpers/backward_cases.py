@@ -179,7 +179,7 @@ def rounded(
     """
 
     def product(path: str, *factors: np.ndarray) -> np.ndarray:
-        return np.einsum(path, *factors, dtype=precision)
+        return np.einsum(path, *factors, dtype=precision, optimize=True)
 
     def narrow(x: np.ndarray) -> np.ndarray:
         return x.astype(DTYPES[case.dtype]).astype(precision)
