@@ -245,13 +245,13 @@ class _Parser(DeclarationReader):
         if self.token.text != opening:
             self.expect(opening)
         depth = 0
-        while True:
-            token = self.take()
-            depth += (token.text == opening) - (token.text == closing)
+        for position, (kind, text, line) in enumerate(self._tokens[self.position :], self.position):
+            depth += (text == opening) - (text == closing)
             if depth == 0:
+                self.go_to(position + 1)
                 return
-            if token.kind == "end":
-                raise PtxError(token.line, f"{opening!r} without {closing!r}")
+            if kind == "end":
+                raise PtxError(line, f"{opening!r} without {closing!r}")
 
     def _read_subroutines(self, function: Function) -> CallGraph:
         """Append the bodies of all functions that are called or may be, directly or not."""
@@ -259,7 +259,8 @@ class _Parser(DeclarationReader):
         position, done = self.position, 0
         while True:
             for instruction in function.instructions[done:]:
-                graph.add(instruction)
+                if instruction.pattern is None:  # on more than registers and constants
+                    graph.add(instruction)
             done = len(function.instructions)
             wanted = [name for name in graph.reached if name in self._subroutines]
             unread = [name for name in wanted if name not in function.subroutines]
@@ -454,10 +455,12 @@ class _Parser(DeclarationReader):
 
     def _block(self, function: Function) -> None:
         """The statements up to the closing brace."""
-        while not self.accept("}"):
+        while True:
             token = self.token
             if token.kind == "statement":
-                self._statement(function)
+                self._statements(function)
+            elif self.accept("}"):
+                break
             elif token.kind == "location":
                 self.take()
             elif token.kind == "directive":
@@ -549,20 +552,24 @@ class _Parser(DeclarationReader):
             self.expect(",")
         return (*index, LabelOperand(self.kind("word").text))
 
-    def _statement(self, function: Function) -> None:
-        """A line that is one instruction, perhaps known from elsewhere."""
-        token = self.take()
-        known = statement(token.text)
-        assert known is not None
-        registers = tuple(map(self.visible.get, known.names))
-        if _all_registers(registers):
-            pattern = known.pattern(tuple([each.register.type for each in registers]))
-            if pattern is not None:
-                function.instructions.append(pattern.on(registers, token.line, self._subroutine))
-                return
-        stream, position = self.change_stream(known.at_line(token.line), 0)
-        self._instruction(function)
-        self.change_stream(stream, position)
+    def _statements(self, function: Function) -> None:
+        """Lines that are one instruction each, most of them known from elsewhere."""
+        stream, position = self._tokens, self.position
+        meaning, append = self.visible.get, function.instructions.append
+        while (token := stream[position]).kind == "statement":
+            position += 1
+            known = statement(token.text)
+            assert known is not None
+            registers = tuple(map(meaning, known.names))
+            if _all_registers(registers):
+                types = tuple([each.register.type for each in registers])
+                if (pattern := known.pattern(types)) is not None:
+                    append(pattern.on(registers, token.line, self._subroutine))
+                    continue
+            self.change_stream(known.at_line(token.line), 0)
+            self._instruction(function)
+            self.change_stream(stream, position)
+        self.go_to(position)
 
 
 _REGISTER = frozenset((RegisterOperand,))

@@ -229,6 +229,7 @@ class Instruction(NamedTuple):
 
 
 Registers = Sequence[RegisterOperand]
+_new = tuple.__new__
 
 
 class Pattern:
@@ -248,7 +249,8 @@ class Pattern:
         """The instruction on these registers."""
         operands = tuple([fill(registers) for fill in self._operands])
         guard = self._guard(registers) if self._guard is not None else None
-        return Instruction(self._opcode, operands, guard, line, subroutine, self, registers)
+        facts = self._opcode, operands, guard, line, subroutine, self, registers
+        return _new(Instruction, facts)  # half the time of Instruction(...)
 
 
 def _filler(operand: Operand) -> Callable[[Registers], Any]:
