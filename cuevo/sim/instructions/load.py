@@ -121,10 +121,10 @@ def param(b: Binder, m: Modifiers) -> Step:
     if variable.space == ".local":
         of_call, memory = b.address(operand), machine.local
         return lambda mask: write(memory.load(of_call(), size, mask), mask)
-    start = machine.parameter_offset(variable.name) + offset
+    start, unit = machine.parameter_offset(variable.name) + offset, unit_dtype(size)
 
     def step(mask: Mask) -> None:
-        value = machine.params[start : start + size].view(unit_dtype(size))
-        write(np.broadcast_to(value, (*machine.shape, 1))[..., 0].copy(), mask)
+        value = machine.params[start : start + size].view(unit)
+        write(np.full(machine.shape, value[0], unit), mask)
 
     return step

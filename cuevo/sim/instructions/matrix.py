@@ -24,14 +24,15 @@ def whole_warps(machine: Machine, mask: Mask) -> AnyArray | None:
     """
     if mask is None:
         return None
-    present = np.count_nonzero(mask, axis=0)
-    wrong = (present != 0) & (present != 32)
-    if wrong.any():
+    first: AnyArray = mask[0]
+    if np.count_nonzero(mask != first):
+        present = np.count_nonzero(mask, axis=0)
+        wrong = (present != 0) & (present != 32)
         raise Fault(
             f"an .aligned instruction is run by {int(present[wrong][0])} of the 32 lanes of a warp",
             mask & wrong[None, :],
         )
-    return np.flatnonzero(present)
+    return np.flatnonzero(first)
 
 
 def load(b: Binder, m: Modifiers) -> Step:
