@@ -59,8 +59,8 @@ class Sizes:
 ON_GPU = Sizes(rows=128, length=256, heads=8, head_dim=32)
 """MSA and crop of a usual training step; float64 on the host takes longer than the GPU."""
 
-ON_CPU = Sizes(rows=32, length=256, heads=8, head_dim=32)
-"""A quarter of that: seconds on the CPU executor."""
+ON_CPU = Sizes(rows=16, length=256, heads=8, head_dim=32)
+"""An eighth of that: seconds on the CPU executor."""
 
 
 @dataclass(frozen=True)

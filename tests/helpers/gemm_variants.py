@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from re import findall
@@ -107,9 +108,16 @@ def of_halves(case: GemmCase) -> GemmCase:
 def configuration(variant: ModuleType, problem: Problem, arch: str, case: GemmCase) -> Config:
     """The choice with the settings of the case; without them where they cannot be."""
     limits = architecture(arch)
-    chosen: Config = variant.choose(problem, limits)
+    chosen = _choice(variant, problem, arch)
     wanted: Config = variant.adapt(replace(chosen, **dict(case.settings)), problem)  # type: ignore[arg-type]
     return chosen if variant.violations(wanted, limits, problem) else wanted
+
+
+@lru_cache(maxsize=1)
+def _choice(variant: ModuleType, problem: Problem, arch: str) -> Config:
+    """The same for all the settings that a sweep tries on a problem."""
+    found: Config = variant.choose(problem, architecture(arch))
+    return found
 
 
 def sweep(arch: str, start: int) -> Iterator[GemmCase]:

@@ -387,10 +387,8 @@ _ASYNCHRONOUS = (
 
 
 def _is_asynchronous(function: Function) -> bool:
-    return any(
-        each.opcode.startswith(_ASYNCHRONOUS) or "::cluster" in each.opcode
-        for each in function.instructions
-    )
+    opcodes = {each.opcode for each in function.instructions}
+    return any(each.startswith(_ASYNCHRONOUS) or "::cluster" in each for each in opcodes)
 
 
 def shared_layout(variables: Sequence[Variable], dynamic: int) -> tuple[dict[str, int], int]:
