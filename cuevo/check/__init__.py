@@ -5,6 +5,13 @@ compared with float64.
 kernel that ships.
 """
 
-from cuevo.check.kernel_check import BUDGET, Finding, Report, check_kernel, check_launch
+from cuevo.check.kernel_check import (
+    BUDGET,
+    Finding,
+    Report,
+    check_by_problem,
+    check_kernel,
+    check_launch,
+)
 
-__all__ = ["BUDGET", "Finding", "Report", "check_kernel", "check_launch"]
+__all__ = ["BUDGET", "Finding", "Report", "check_by_problem", "check_kernel", "check_launch"]

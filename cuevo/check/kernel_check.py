@@ -5,7 +5,7 @@ own, of which nobody knows what it should compute.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,7 @@ from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor, Trace
 from cuevo.sim.faults import KernelText
 from cuevo.toolchain.template import RenderedKernel, render
 
-__all__ = ["BUDGET", "Finding", "Report", "check_kernel", "check_launch"]
+__all__ = ["BUDGET", "Finding", "Report", "check_by_problem", "check_kernel", "check_launch"]
 
 BUDGET = Budget(instructions=20_000_000, seconds=300)
 """What a launch may take; the small problems take some ten thousand instructions, and seconds."""
@@ -55,6 +55,8 @@ class Report:
     """
     profile: Profile | None
     """Counts of the kernel's launches, one for each problem; None where one did not finish."""
+    whole: bool = True
+    """False where more problems are to come, for what has not run yet."""
 
     @property
     def ok(self) -> bool:
@@ -76,11 +78,31 @@ def check_kernel(
 
     Raises ValueError where the instance cannot run, or does not have what is to be traced.
     """
-    place = _Profiler(arch, module.NAME, budget, trace)
+    *_, report = check_by_problem(module, config, arch, seed, budget, trace)
+    return report
+
+
+def check_by_problem(
+    module: Any,
+    config: Any,
+    arch: str,
+    seed: int = 0,
+    budget: Budget = BUDGET,
+    trace: Trace | None = None,
+) -> Iterator[Report]:
+    """The same, with a report after each problem; the last one alone is `whole`, and has warnings.
+    The others have no findings: the first error ends the check.
+    """
     rendered = render(module.NAME, module.values(config))
+    place = _Profiler(arch, rendered, budget, trace)
     findings: list[Finding] = []
     errors: dict[str, float] = {}
     profile = None
+
+    def report(*, whole: bool) -> Report:
+        measured = MappingProxyType(dict(errors))
+        return Report(rendered.describe(), arch, tuple(findings), measured, profile, whole)
+
     try:
         for pairs in run_small_problems(module, config, place, np.random.default_rng(seed)):
             for name, (found, expected) in pairs.items():
@@ -97,6 +119,7 @@ def check_kernel(
             assert profile is not None
             if findings or not profile.never_ran:
                 break
+            yield report(whole=False)
     except SimulatorError as error:
         findings.append(_fault(str(error)))
         profile = None
@@ -105,7 +128,7 @@ def check_kernel(
         message = f"no small problem is for this instance; what was checked is {ran}"
         findings.append(Finding("warning", "", message))
     findings += _warnings(place.kernel, profile)
-    return Report(rendered.describe(), arch, tuple(findings), MappingProxyType(errors), profile)
+    yield report(whole=True)
 
 
 def check_launch(
@@ -123,7 +146,7 @@ def check_launch(
 
     Raises TypeError or ValueError for arguments that do not fit the kernel.
     """
-    place = _Profiler(arch, kernel.name, budget, trace)
+    place = _Profiler(arch, kernel, budget, trace)
     findings: list[Finding] = []
     profile = None
     try:
@@ -145,22 +168,24 @@ def _warnings(kernel: LoadedKernel | None, profile: Profile | None) -> list[Find
 
 
 class _Profiler(SimExecutor):
-    """Profiles launches, and keeps the kernel `name`."""
+    """Profiles launches, and keeps the one kernel that they are about: a call may launch others of
+    its name beside it, such as one for the last tile.
+    """
 
-    def __init__(self, arch: str, name: str, budget: Budget, trace: Trace | None) -> None:
-        own = None if trace is None else replace(trace, kernel=name)
+    def __init__(self, arch: str, wanted: KernelText, budget: Budget, trace: Trace | None) -> None:
+        own = None if trace is None else replace(trace, kernel=wanted.name)
         super().__init__(arch, profile=True, keep_counts=True, budget=budget, trace=own)
-        self._name = name
+        self._wanted = wanted
         self.text: KernelText | None = None
         self.kernel: LoadedKernel | None = None
 
     def load(self, kernel: KernelText) -> LoadedKernel:
-        if kernel.name == self._name:
-            self.text = kernel
-        loaded = super().load(kernel)
-        if kernel.name == self._name:
-            self.kernel = loaded
-        return loaded
+        loaded = None
+        known = self.text is not None and self.text.text == self._wanted.text
+        if kernel.name == self._wanted.name and (not known or kernel.text == self._wanted.text):
+            self.text, self.kernel = kernel, None
+            self.kernel = loaded = super().load(kernel)
+        return loaded or super().load(kernel)
 
 
 def _fault(text: str) -> Finding:

@@ -36,6 +36,7 @@ TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 BATCH, HEADS, RAGGED = 1, 2, 8
 """Extent beyond the last whole tile: a multiple of 8 keeps rows aligned to 16 bytes."""
 _UNALIGNED = 9
+_LOW_TILE = 64
 
 
 def run_small_problems(
@@ -77,10 +78,12 @@ def _forward(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
     if hasattr(config, "blocks"):
-        # A persistent threadblock, which takes one work after the other.
-        config = replace(config, blocks=1)
+        # Persistent threadblocks, which take one work after the other: two or more, of eight works.
+        config = replace(config, blocks=4)
     rows, full = _rows(config), getattr(config, "full_tiles", False)
     queries = config.block_queries * 2 if full else config.block_queries + _UNALIGNED
+    if hasattr(config, "blocks") and config.block_queries > _LOW_TILE:
+        queries += _LOW_TILE  # a shorter last tile has an instance of its own
     ends = config.mask != "none" and not full
     whole_keys = config.block_keys * getattr(config, "stages", 2)
     shape = (BATCH, rows, queries, HEADS, config.head_dim)

@@ -154,7 +154,7 @@ def run_check(arguments: argparse.Namespace) -> int:
     if looping:
         from cuevo.cli.watch import watch
 
-        return watch(arguments, lambda: next(reports(arguments, budget, None)))
+        return watch(arguments, lambda: next(checks(arguments, budget, None)))
     made = []
     for report in reports(arguments, budget, trace):
         made.append(report)
@@ -190,7 +190,16 @@ def _kernel_of_watch(arguments: argparse.Namespace) -> bool:
 
 def reports(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Iterator[Report]:
     """The check of each kernel that the command line names, when it is asked for."""
-    from cuevo.check import check_kernel
+    for check in checks(arguments, budget, trace):
+        *_, report = check
+        yield report
+
+
+def checks(
+    arguments: argparse.Namespace, budget: Budget, trace: Trace | None
+) -> Iterator[Iterator[Report]]:
+    """The same, with a report after each of a kernel's problems; the last is the whole one."""
+    from cuevo.check import check_by_problem
     from cuevo.kernels import registry
 
     if is_problem(arguments):
@@ -198,14 +207,14 @@ def reports(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) 
         for launch in launches_of_problem(arguments, arch):
             module: Any = registry()[launch.kernel.kernel.name]
             runs_on = getattr(module, "ARCH", arch)
-            yield check_kernel(module, launch.config, runs_on, arguments.seed, budget, trace)
+            yield check_by_problem(module, launch.config, runs_on, arguments.seed, budget, trace)
     elif is_file(arguments):
-        yield _check_file(arguments, budget, trace)
+        yield iter([_check_file(arguments, budget, trace)])
     else:
         module = kernel_module(arguments.kernel)
         arch = arguments.arch or lowest_architecture(module)
         config = configure_kernel(module, arguments.settings, [arch])
-        yield check_kernel(module, config, arch, arguments.seed, budget, trace)
+        yield check_by_problem(module, config, arch, arguments.seed, budget, trace)
 
 
 def _check_file(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Report:

@@ -65,7 +65,9 @@ def _change(before: int, now: int) -> str:
 class _Looks:
     """The looks at a kernel, one after the other, and what the last one found."""
 
-    def __init__(self, arguments: argparse.Namespace, check: Callable[[], Report]) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, check: Callable[[], Iterator[Report]]
+    ) -> None:
         self._arguments = arguments
         self._check = check
         self._assembled: _Numbers | None = None
@@ -83,7 +85,11 @@ class _Looks:
             self.files |= set(_files(instance.kernel))
             yield from self._assemble(instance.kernel, instance.target)
             yield f"assembled after {time.perf_counter() - begun:.1f} s"
-            yield from self._run()
+            for report in self._check():
+                if report.whole:
+                    yield from self._tell(report)
+                else:
+                    yield f"right so far after {time.perf_counter() - begun:.1f} s"
             yield f"checked after {time.perf_counter() - begun:.1f} s"
             # They take another rendering to find.
             self.files |= set(_files(instance.kernel, callers=True))
@@ -108,8 +114,7 @@ class _Looks:
         yield from _or_no_change(found.changes(self._assembled), "the machine code is as before")
         self._assembled = found
 
-    def _run(self) -> Iterator[str]:
-        report = self._check()
+    def _tell(self, report: Report) -> Iterator[str]:
         if report.profile:
             counts = report.profile.by_opcode()
             total = {"instructions of warps": sum(counts.values())}
@@ -135,9 +140,9 @@ def _or_no_change(changes: Iterator[str], otherwise: str) -> Iterator[str]:
     yield from told or [otherwise]
 
 
-def watch(arguments: argparse.Namespace, check: Callable[[], Report]) -> int:
+def watch(arguments: argparse.Namespace, check: Callable[[], Iterator[Report]]) -> int:
     """Assemble the kernel that the command line names, and `check` it, now and after every save,
-    until the user interrupts.
+    until the user interrupts. A check has a report after each of its problems.
     """
     looks = _Looks(arguments, check)
     while True:

@@ -48,7 +48,7 @@ def test_findings_are_printed_and_fail(capsys, monkeypatch):
         Finding("warning", "ptx/lib/gemm.ptx:9", "bank conflicts"),
     )
     report = Report("gemm_sm80(...)", "sm_80", findings, {}, None)
-    monkeypatch.setattr("cuevo.check.check_kernel", lambda *arguments: report)
+    monkeypatch.setattr("cuevo.check.check_by_problem", lambda *arguments: [report])
     assert main(["check", "gemm_sm80"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "gemm_sm80(...) as sm_80 runs it",

@@ -200,11 +200,11 @@ def test_the_kernels_of_a_problem_are_checked(
     wanted = configured(capsys)
     checked = []
 
-    def check(module: Any, config: Any, arch: str, *_: Any) -> Report:
+    def check(module: Any, config: Any, arch: str, *_: Any) -> list[Report]:
         checked.append((module.NAME, config))
-        return Report(module.NAME, arch, (), {}, None)
+        return [Report(module.NAME, arch, (), {}, None)]
 
-    monkeypatch.setattr("cuevo.check.check_kernel", check)
+    monkeypatch.setattr("cuevo.check.check_by_problem", check)
     assert main(["check", "attention_backward", *BACKWARD, "--json"]) == 0
     assert [x["kernel"] for x in json.loads(capsys.readouterr().out)] == [x for x, _ in wanted]
     assert checked == wanted

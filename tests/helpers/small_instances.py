@@ -33,7 +33,7 @@ INSTANCES = [
     ),
     (
         "evoformer_forward_sm90a",
-        "head_dim=16 block_rows=1 m_tiles=1 stages=2 mask=f32 pair=f16 dtype=f16",
+        "head_dim=16 block_rows=1 m_tiles=2 stages=2 mask=f32 pair=f16 dtype=f16",
     ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
