@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cuevo.check.small_problems import Array, run_small_problems
+from cuevo.check.small_problems import Array, Pairs, run_small_problems
 from cuevo.errors import SimulatorError
 from cuevo.executors import Kernel
 from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor, Trace
@@ -105,15 +105,9 @@ def check_by_problem(
 
     try:
         for pairs in run_small_problems(module, config, place, np.random.default_rng(seed)):
-            for name, (found, expected) in pairs.items():
-                distance = _distance(found, expected)
-                limit = LIMITS[found.dtype.name]
-                if not distance <= limit:
-                    message = (
-                        f"{name} differs from float64 by {distance:.1e}, more than {limit:.1e}"
-                    )
-                    findings.append(Finding("error", "", message))
-                errors[name] = max(distance, errors.get(name, 0.0))
+            distances, wrong = compare(pairs)
+            findings += wrong
+            errors |= {name: max(x, errors.get(name, 0.0)) for name, x in distances.items()}
             assert place.kernel is not None
             profile = place.kernel.profile
             assert profile is not None
@@ -121,7 +115,7 @@ def check_by_problem(
                 break
             yield report(whole=False)
     except SimulatorError as error:
-        findings.append(_fault(str(error)))
+        findings.append(fault(str(error)))
         profile = None
     if place.text is not None and place.text.text != rendered.text:
         ran = place.text.describe()
@@ -154,7 +148,7 @@ def check_launch(
         assert place.kernel is not None
         profile = place.kernel.profile
     except SimulatorError as error:
-        findings.append(_fault(str(error)))
+        findings.append(fault(str(error)))
     findings += _warnings(place.kernel, profile)
     return Report(kernel.describe(), arch, tuple(findings), MappingProxyType({}), profile)
 
@@ -188,13 +182,27 @@ class _Profiler(SimExecutor):
         return loaded or super().load(kernel)
 
 
-def _fault(text: str) -> Finding:
+def fault(text: str) -> Finding:
+    """What a `SimulatorError` says, as an error of a line."""
     head, _, rest = text.partition("\n")
     match = re.match(r"(.+?:\d+): ", head)
     origin = match[1] if match else ""
     message = head[match.end() :] if match else head
     place = [line.strip() for line in rest.splitlines()[2:]]
     return Finding("error", origin, "; ".join([message, *place]))
+
+
+def compare(pairs: Pairs) -> tuple[dict[str, float], tuple[Finding, ...]]:
+    """How far each result is from float64's, by norm, and an error for each that is too far."""
+    distances = {name: _distance(*pair) for name, pair in pairs.items()}
+    limits = {name: LIMITS[found.dtype.name] for name, (found, _) in pairs.items()}
+    return distances, tuple(
+        Finding(
+            "error", "", f"{name} differs from float64 by {x:.1e}, more than {limits[name]:.1e}"
+        )
+        for name, x in distances.items()
+        if not x <= limits[name]
+    )
 
 
 def _distance(found: Array, expected: Array) -> float:

@@ -19,7 +19,7 @@ from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
-__all__ = ["Array", "Pairs", "run_small_problems"]
+__all__ = ["Array", "Pairs", "random_mask", "run_small_problems"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Pairs = dict[str, tuple[Array, Array]]
@@ -56,9 +56,13 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Arra
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    return random_mask(rng, shape, TYPES[kind])
+
+
+def random_mask(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A mask that leaves out a tenth of the keys."""
     kept = rng.random(shape) >= 0.1
-    return kept if kind == "bool" else np.where(kept, 0.0, -np.inf).astype(TYPES[kind])
+    return kept if dtype == np.bool_ else np.where(kept, 0.0, -np.inf).astype(dtype)
 
 
 def _aligned(x: Array) -> Array:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cuevo.cli.arguments.files import (
@@ -18,7 +19,13 @@ from cuevo.cli.arguments.files import (
     read_file,
     threads_of,
 )
-from cuevo.cli.arguments.problem import DEFAULT_ARCH, OPERATIONS, is_problem, launches_of_problem
+from cuevo.cli.arguments.problem import (
+    DEFAULT_ARCH,
+    OPERATIONS,
+    call_of_problem,
+    is_problem,
+    launches_of_problem,
+)
 from cuevo.cli.arguments.usage import (
     EXIT_FAILED,
     EXIT_OK,
@@ -42,7 +49,10 @@ if TYPE_CHECKING:
     from cuevo.check import Report
     from cuevo.sim import Budget, Loop, Profile, Trace
 
-_DETAILS = """\
+_MOST_SECONDS = 10
+"""Estimate of the longest call that is run on its own sizes; in float64 it takes some gigabytes."""
+
+_DETAILS = f"""\
 examples:
   cuevo check evoformer_forward_sm80 --set head_dim=32
   cuevo check gemm_sm80 --set stages=5 --arch sm_90 --lines 20
@@ -54,9 +64,10 @@ examples:
 
 The problem is a small one of random numbers, with several tiles and ragged ends; where that leaves
 out instructions, there are others. With --problem the kernels and their configurations are those
-that a call of that problem launches; the numbers come from small problems all the same, and --json
-gives a list of objects, one for each kernel. The kernel of a file is launched once, with the grid,
-threads and arguments that are given, and its results are compared with nothing.
+that a call of that problem launches; they are checked on small problems all the same, and then the
+call itself on its own sizes, if that takes no more than {_MOST_SECONDS} seconds. --json gives a
+list of objects, one for each kernel and one for the call. The kernel of a file is launched once,
+with the grid, threads and arguments that are given, and its results are compared with nothing.
 
 Errors are what a GPU would not forgive, or would only by chance, and results that differ from
 float64. Warnings are of time lost, of guards that never held, and of instructions that never ran.
@@ -156,7 +167,7 @@ def run_check(arguments: argparse.Namespace) -> int:
 
         return watch(arguments, lambda: next(checks(arguments, budget, None)))
     made = []
-    for report in reports(arguments, budget, trace):
+    for report in chain(reports(arguments, budget, trace), _check_call(arguments, budget)):
         made.append(report)
         if not arguments.json:
             _show(report, arguments.lines)
@@ -215,6 +226,32 @@ def checks(
         arch = arguments.arch or lowest_architecture(module)
         config = configure_kernel(module, arguments.settings, [arch])
         yield check_by_problem(module, config, arch, arguments.seed, budget, trace)
+
+
+def _check_call(arguments: argparse.Namespace, budget: Budget) -> Iterator[Report]:
+    """The check of the call that the problem is of; nothing, and the reason, where it is too large
+    for the CPU executor.
+    """
+    from cuevo.check import check_call
+    from cuevo.kernels import registry
+    from cuevo.ops.cpu_time import in_words
+
+    if not is_problem(arguments) or arguments.launch is not None:
+        return
+    arch = arguments.arch or DEFAULT_ARCH
+    call, plan = call_of_problem(arguments, arch)
+    if plan.cpu_seconds > _MOST_SECONDS:
+        print(
+            f"{call.operation.name} itself was not run: {arguments.problem} takes about "
+            f"{in_words(plan.cpu_seconds)} on the CPU executor, more than {_MOST_SECONDS} seconds",
+            file=sys.stderr,
+        )
+        return
+    modules = (registry()[each.kernel.kernel.name] for each in plan.every_launch)
+    runs_on = next((each.ARCH for each in modules if hasattr(each, "ARCH")), arch)
+    yield check_call(
+        call.operation, call.arrays, call.options, call.config, runs_on, arguments.seed, budget
+    )
 
 
 def _check_file(arguments: argparse.Namespace, budget: Budget, trace: Trace | None) -> Report:

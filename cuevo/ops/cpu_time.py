@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from cuevo.cuda import why_none
 from cuevo.errors import CpuExecutorWarning
 
-__all__ = ["cpu_seconds", "warn_of_cpu"]
+__all__ = ["cpu_seconds", "in_words", "warn_of_cpu"]
 
 _LONG = 10.0
 """Seconds, with Numba, from which on a caller is warned."""
@@ -40,7 +40,7 @@ def warn_of_cpu(seconds: float) -> None:
     if find_spec("numba") is None:
         seconds *= _WITHOUT_NUMBA
     warnings.warn(
-        f"this call runs on the CPU executor, which takes about {_in_words(seconds)}: "
+        f"this call runs on the CPU executor, which takes about {in_words(seconds)}: "
         f"{why_none()}. device='sim' says that it is meant, and does not warn",
         CpuExecutorWarning,
         stacklevel=_level_of_caller(),
@@ -48,7 +48,8 @@ def warn_of_cpu(seconds: float) -> None:
     _warned = True
 
 
-def _in_words(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """A time that is estimated: ``14 minutes``."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

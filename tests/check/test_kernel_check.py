@@ -146,8 +146,8 @@ def test_texts_of_faults() -> None:
         "ptx/a.ptx:12: boom: 3 bytes\n    ld.x a;\n  in a(b=1)\n  block (0, 0, 0), thread (1, 0, 0)"
     )
     expected = "boom: 3 bytes; block (0, 0, 0), thread (1, 0, 0)"
-    assert kernel_check._fault(text) == Finding("error", "ptx/a.ptx:12", expected)
-    assert kernel_check._fault("nothing like it") == Finding("error", "", "nothing like it")
+    assert kernel_check.fault(text) == Finding("error", "ptx/a.ptx:12", expected)
+    assert kernel_check.fault("nothing like it") == Finding("error", "", "nothing like it")
 
 
 @pytest.mark.unit

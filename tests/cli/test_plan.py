@@ -193,8 +193,8 @@ def test_the_kernels_of_a_problem_are_assembled_and_rendered(
     assert (tmp_path / "cubin").read_bytes() == assemble(sides[0], "sm_80").code
 
 
-@pytest.mark.unit
-def test_the_kernels_of_a_problem_are_checked(
+@pytest.mark.kernel
+def test_the_kernels_of_a_problem_are_checked_and_the_call_itself(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = configured(capsys)
@@ -206,10 +206,15 @@ def test_the_kernels_of_a_problem_are_checked(
 
     monkeypatch.setattr("cuevo.check.check_by_problem", check)
     assert main(["check", "attention_backward", *BACKWARD, "--json"]) == 0
-    assert [x["kernel"] for x in json.loads(capsys.readouterr().out)] == [x for x, _ in wanted]
+    *of_kernels, of_call = json.loads(capsys.readouterr().out)
+    assert [x["kernel"] for x in of_kernels] == [x for x, _ in wanted]
     assert checked == wanted
+    assert (of_call["kernel"], of_call["ok"]) == ("attention_backward itself", True)
+    assert all(0 < of_call["errors"][name] < 2e-3 for name in ("dq", "dk", "dv", "dpair_bias"))
     assert main(["check", "gemm", "--problem", "8192,8192,8192"]) == 0
-    assert capsys.readouterr().out == "gemm_sm90a as sm_90a runs it\nnothing was found\n"
+    told = capsys.readouterr()
+    assert told.out == "gemm_sm90a as sm_90a runs it\nnothing was found\n"
+    assert "gemm itself was not run: 8192,8192,8192 takes about 14 minutes" in told.err
 
 
 @pytest.mark.unit

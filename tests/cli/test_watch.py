@@ -74,8 +74,17 @@ def test_a_kernel_by_its_name_is_right_so_far_before_it_has_run_in_full(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("time.sleep", Editor(EXAMPLE))
-    settings = "block_m=64 block_n=64 warp_m=32 warp_n=32 a_columns=true b_columns=true".split()
-    words = [word for setting in settings for word in ("--set", setting)]
+    tile = (
+        "--set",
+        "block_m=64",
+        "--set",
+        "block_n=64",
+        "--set",
+        "warp_m=32",
+        "--set",
+        "warp_n=32",
+    )
+    words = [*tile, "--set", "a_columns=true", "--set", "b_columns=true"]
     assert main(["check", "--watch", "gemm_sm70", *words]) == 130
     told = [line.partition(" after ")[0] for line in capsys.readouterr().out.splitlines()]
     assembled, right, checked = map(told.index, ("assembled", "right so far", "checked"))

@@ -69,20 +69,8 @@ def launches_of_problem(arguments: argparse.Namespace, arch_name: str) -> list[L
 
     Raises UsageError where the call launches none, and ValueError for what it refuses itself.
     """
-    from cuevo.executors.assembling import assembling
-
-    place = assembling(arch_name)
-    others: dict[str, None] = {}
-    for call in _calls(arguments):
-        plan = call.plan(place)
-        launches = plan.every_launch
-        found = [x for x in launches if arguments.kernel in (*OPERATIONS, x.kernel.kernel.name)]
-        if found:
-            break
-        others |= dict.fromkeys(x.kernel.kernel.name for x in launches)
-    else:
-        launched = ", ".join(others) or "nothing"
-        raise UsageError(f"{arguments.kernel}: that problem launches {launched} on {arch_name}.")
+    _, plan = call_of_problem(arguments, arch_name)
+    found = _launches_of(arguments.kernel, plan)
     found = [*{launch.kernel.kernel.describe(): launch for launch in found}.values()]
     if arguments.launch is None:
         return found
@@ -91,6 +79,26 @@ def launches_of_problem(arguments: argparse.Namespace, arch_name: str) -> list[L
             f"--launch: there are {len(found)} to choose from; got {arguments.launch}."
         )
     return [found[arguments.launch - 1]]
+
+
+def call_of_problem(arguments: argparse.Namespace, arch_name: str) -> tuple[Call, Plan]:
+    """The call that `launches_of_problem` has the launches of, and its plan; with its errors."""
+    from cuevo.executors.assembling import assembling
+
+    place = assembling(arch_name)
+    others: dict[str, None] = {}
+    for call in _calls(arguments):
+        plan = call.plan(place)
+        if _launches_of(arguments.kernel, plan):
+            return call, plan
+        others |= dict.fromkeys(x.kernel.kernel.name for x in plan.every_launch)
+    launched = ", ".join(others) or "nothing"
+    raise UsageError(f"{arguments.kernel}: that problem launches {launched} on {arch_name}.")
+
+
+def _launches_of(named: str, plan: Plan) -> list[Launch]:
+    """Those of a kernel, or all where an operation is named."""
+    return [x for x in plan.every_launch if named in (*OPERATIONS, x.kernel.kernel.name)]
 
 
 def _calls(arguments: argparse.Namespace) -> Iterator[Call]:
