@@ -14,11 +14,22 @@ examples:
   cuevo export forward --head-dims 32 --architectures sm_80 -o attention
   cuevo export forward backward --head-dims 8,16,24,32,48,64 --masks none,own,bool \\
       --architectures sm_80,sm_90a,sm_100,sm_120 -o attention
+  cuevo export gemm --orders nt --addends none --architectures sm_80,sm_90a -o linear
 
 The folder has include/, src/ and kernels/, files for CMake and pkg-config, and manifest.json.
 docs/embedding-c.md says how a program uses it. Needs the extra `export`: pip install
 "cuevo[export]"; neither a GPU nor a driver.
 """
+
+_OF_PRODUCTS = {
+    "orders": "of a, then b: n for contiguous rows, t for columns; nn, nt, tn, tt (nn,nt,tn)",
+    "results": "types of out: own (that of a), f32 (own)",
+    "addends": "types of c: none, own, f32 (none,own)",
+    "product-biases": "types of bias: none, result (that of out), own (none,result)",
+    "scatters": "types of scatter: none, i32, i64 (none)",
+    "alignments": "bytes that rows are aligned to: 16, and 2 for all others (16)",
+}
+"""Options of products, and their help; fields of `cuevo.ops.export.selection.Products`."""
 
 
 def add_commands(subparsers: Subparsers) -> None:
@@ -30,8 +41,9 @@ def add_commands(subparsers: Subparsers) -> None:
         run,
     )
     add = parser.add_argument
-    add("operations", nargs="+", metavar="OPERATION", help="forward, backward, or both")
-    add("--head-dims", required=True, type=_numbers, metavar="D,...", help="8,16, ... 128")
+    add("operations", nargs="+", metavar="OPERATION", help="forward, backward, gemm, or several")
+    add("--head-dims", default=[], type=_numbers, metavar="D,...",
+        help="of attention: 8,16, ... 128")  # fmt: skip
     add("--dtypes", default=["bf16"], type=_names, metavar="TYPE,...", help="bf16, f16 (bf16)")
     add(
         "--architectures",
@@ -45,6 +57,10 @@ def add_commands(subparsers: Subparsers) -> None:
         help=f"types of mask_bias: {biases}, bool (none,own)")  # fmt: skip
     add("--pairs", default=["none", "own"], type=_names, metavar="TYPE,...",
         help=f"types of pair_bias: {biases} (none,own)")  # fmt: skip
+    of_products = parser.add_argument_group("products (gemm)")
+    for option, known in _OF_PRODUCTS.items():
+        kind = _numbers if option == "alignments" else _names
+        of_products.add_argument(f"--{option}", type=kind, metavar="KIND,...", help=known)
     add("-o", "--output", required=True, type=Path, metavar="FOLDER", help="where to write it")
     add("--workers", type=int, default=os.cpu_count() or 1, metavar="N",
         help="processes that assemble (one a core)")  # fmt: skip
@@ -60,13 +76,24 @@ def _numbers(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace) -> int:
     from cuevo.ops.export.folder import write
-    from cuevo.ops.export.selection import Selection
+    from cuevo.ops.export.selection import Products, Selection
 
     try:
+        given = {option: getattr(arguments, option.replace("-", "_")) for option in _OF_PRODUCTS}
         selection = Selection(
             tuple(arguments.operations),
-            *map(tuple, (arguments.head_dims, arguments.dtypes, arguments.architectures)),
-            *map(tuple, (arguments.masks, arguments.pairs)),
+            tuple(arguments.head_dims),
+            tuple(arguments.dtypes),
+            tuple(arguments.architectures),
+            masks=tuple(arguments.masks),
+            pairs=tuple(arguments.pairs),
+            products=Products(
+                **{
+                    option.removeprefix("product-"): tuple(found)
+                    for option, found in given.items()
+                    if found is not None
+                }
+            ),
         )
     except ValueError as error:
         raise UsageError(str(error)) from error

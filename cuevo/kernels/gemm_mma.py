@@ -11,7 +11,7 @@ from cuevo.kernels import choice
 from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_violations
 from cuevo.layouts import M8N8K4, M8N8K4_F16, M16N8, M16N8_F16, Accumulator
 from cuevo.layouts.tiles import INSTRUCTIONS, Operand, ThreadblockMma
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 C = TypeVar("C", bound=ProductConfig)
 
@@ -251,7 +251,7 @@ def violations(
         yield "splits is at least 1, and 1 with f16 accumulators: partial sums are fp32"
     yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from _problem_violations(c, problem)
+        yield from problem_violations(c, problem)
 
 
 FOLLOWING = (
@@ -276,7 +276,8 @@ def instance_violations(
         yield f"rows of {problem.n} elements end within an access; exact must be False"
 
 
-def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    """Why an instance that can run cannot serve `problem`."""
     yield from instance_violations(c, problem, ("a", "b", "c", "d"))
     if c.max_k and problem.k > c.max_k:
         yield f"k = {problem.k} is above max_k = {c.max_k}"
@@ -320,6 +321,9 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     yield from choice.spill_fallbacks(config)
     if config.whole_steps and config.mma.a.groups > 1:
         yield replace(config, min_blocks=1, whole_steps=False)
+
+
+_DIVISORS = ("tiles", "splits", "group", "last_rows")
 
 
 def parameters(
@@ -372,8 +376,8 @@ def parameters(
         "alpha": alpha,
         "beta": beta,
     }
-    for name in ("tiles", "splits", "group", "last_rows"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(found[name]))
+    divisors: dict[str, Any] = {name: found[name] for name in _DIVISORS}
+    found.update(magic_fields(**divisors))
     for name, operand, view, columns in (
         ("a", mma.a, a, config.a_columns),
         ("b", mma.b, b, config.b_columns),

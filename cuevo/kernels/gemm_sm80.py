@@ -1,6 +1,6 @@
 """Host half of ``ptx/gemm_sm80.ptx``: what may be configured, what is chosen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm_choice, gemm_mma
@@ -68,6 +68,13 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     return gemm_choice.candidates(shapes, problem)
 
 
-def choose(problem: Problem, arch: Architecture) -> Config:
-    """The legal candidate of least cost; ValueError, with every objection, if there is none."""
-    return cheapest(NAME, candidates(problem), violations, gemm_choice.cost, problem, arch)
+def choose(
+    problem: Problem,
+    arch: Architecture,
+    offered: Iterable[tuple[Config, float]] | None = None,
+) -> Config:
+    """The legal candidate of least cost, or of those `offered`; ValueError, with every objection,
+    if there is none.
+    """
+    offered = candidates(problem) if offered is None else offered
+    return cheapest(NAME, offered, violations, gemm_choice.cost, problem, arch)

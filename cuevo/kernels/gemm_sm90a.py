@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
@@ -15,7 +15,7 @@ from cuevo.kernels.gemm_config import ProductConfig, output_violations, type_vio
 from cuevo.kernels.gemm_mma import Problem, adapt_output, instance_violations, values
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.layouts import M16N8, Accumulator
-from cuevo.toolchain.division import magic
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "MINIMUM_ARCH",
@@ -30,6 +30,7 @@ __all__ = [
     "parameters",
     "prefers_lower_variant",
     "spill_fallbacks",
+    "unmapped_fields",
     "values",
     "violations",
 ]
@@ -197,14 +198,27 @@ class Config(ProductConfig):
 
     def a_map(self, a: ArrayView) -> TensorMap:
         """The map of a [B, M, K]: (k, m, batch), or (m, k, batch) where columns are contiguous."""
-        return _tensor_map(self.dtype, a, self.a_columns, 64 if self.a_columns else self.block_m)
+        return _tensor_map(self.dtype, a, self.a_columns, self.a_box_rows)
 
     def b_map(self, b: ArrayView) -> TensorMap:
         """The map of b [B, K, N]: (n, k, batch), or (k, n, batch) where columns are contiguous."""
-        return _tensor_map(self.dtype, b, self.b_columns, self.block_n if self.b_columns else 64)
+        return _tensor_map(self.dtype, b, self.b_columns, self.b_box_rows)
+
+    @property
+    def a_box_rows(self) -> int:
+        """Rows of a box of a, as they are stored, of 64 elements each."""
+        return 64 if self.a_columns else self.block_m
+
+    @property
+    def b_box_rows(self) -> int:
+        """The same of b."""
+        return self.block_n if self.b_columns else 64
 
 
-def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
+def map_axes(x: ArrayView, columns: bool) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """Extents and strides of the map of an operand [B, rows, columns]; `columns`: whether these are
+    contiguous.
+    """
     batch, rows, length = x.shape
     stride = x.strides[1]
     if columns:
@@ -213,11 +227,16 @@ def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> Tenso
     along = stride if rows > 1 else -(-length * 2 // 16) * 16
     batches = batch if x.strides[0] else 1
     apart = x.strides[0] if batches > 1 else along * rows
+    return (length, rows, batches), (along, min(apart, 2**40 - 16))
+
+
+def _tensor_map(dtype: str, x: ArrayView, columns: bool, box_rows: int) -> TensorMap:
+    extents, strides = map_axes(x, columns)
     return TensorMap(
         dtype,
         x.pointer,
-        (length, rows, batches),
-        (along, min(apart, 2**40 - 16)),
+        extents,
+        strides,
         (64, box_rows, 1),
         swizzle=128,
         l2_promotion=256,
@@ -262,10 +281,11 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.resource_violations(c, arch)
     if problem is not None:
-        yield from _problem_violations(c, problem)
+        yield from problem_violations(c, problem)
 
 
-def _problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
+    """Why an instance that can run cannot serve `problem`."""
     yield from instance_violations(c, problem, ("c", "d"))
     for name in ("a", "b"):
         alignment = getattr(problem, f"{name}_alignment")
@@ -336,6 +356,13 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return replace(chosen, blocks=arch.multiprocessors)
 
 
+def least_cost_of_lower(problem: Problem, arch: Architecture) -> float:
+    """What ``gemm_sm80`` is estimated to take without a ragged end, a last wave or an epilogue."""
+    fastest = max(shape.speed for shape in gemm_sm80.SHAPES)
+    multiply_adds = 1.0 * problem.batch * problem.m * problem.n * problem.k
+    return multiply_adds / arch.multiprocessors / fastest
+
+
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """Whether ``gemm_sm80`` is estimated to be faster: it splits k, and has smaller tiles."""
     own = min(
@@ -346,10 +373,8 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
         ),
         default=inf,
     )
-    fastest = max(shape.speed for shape in gemm_sm80.SHAPES)
-    multiply_adds = problem.batch * problem.m * problem.n * problem.k
-    if own <= multiply_adds / arch.multiprocessors / fastest:
-        return False  # Not even without a ragged end, a last wave or an epilogue.
+    if own <= least_cost_of_lower(problem, arch):
+        return False
     return any(
         gemm_choice.cost(config, speed, problem, arch) < own
         and not gemm_sm80.violations(config, arch, problem)
@@ -377,10 +402,36 @@ def parameters(
 
     a [B, M, K], b [B, K, N]; c and d [B, rows, N]; any batch stride, zero too.
     """
-    down, right = config.tiles(problem)
-    found: dict[str, int | float | bytes] = {
+    return {
         "a_map": config.a_map(a).encode_for_executor(),
         "b_map": config.b_map(b).encode_for_executor(),
+        **unmapped_fields(
+            config, problem, a=a, b=b, d=d, alpha=alpha, beta=beta, c=c, bias=bias, scatter=scatter
+        ),
+    }
+
+
+def unmapped_fields(
+    config: Config,
+    problem: Problem,
+    *,
+    a: ArrayView,
+    b: ArrayView,
+    d: ArrayView,
+    alpha: float,
+    beta: float,
+    c: ArrayView | None,
+    bias: ArrayView | None,
+    scatter: ArrayView | None,
+) -> dict[str, int | float]:
+    """`parameters` without the tensor maps."""
+    down, right = config.tiles(problem)
+    divisors: dict[str, Any] = {
+        "tiles": down * right,
+        "group": config.raster * right,
+        "last_rows": down % config.raster or config.raster,
+    }
+    return {
         "c": c.pointer if c else 0,
         "bias": bias.pointer if bias else 0,
         "scatter": scatter.pointer if scatter else 0,
@@ -393,19 +444,15 @@ def parameters(
         "n": problem.n,
         "k_tiles": ceil(problem.k / config.block_k),
         "rows": d.shape[1],
-        "a_batched": int(a.strides[0] != 0),
-        "b_batched": int(b.strides[0] != 0),
+        "a_batched": a.strides[0] != 0,
+        "b_batched": b.strides[0] != 0,
         "works": config.works(problem),
         "tiles_m": down,
-        "tiles": down * right,
-        "group": config.raster * right,
-        "last_rows": down % config.raster or config.raster,
+        **divisors,
+        **magic_fields(**divisors),
         "alpha": alpha,
         "beta": beta,
     }
-    for name in ("tiles", "group", "last_rows"):
-        found[f"{name}_magic"], found[f"{name}_shift"] = magic(int(str(found[name])))
-    return found
 
 
 def addresses(

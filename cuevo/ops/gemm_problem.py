@@ -14,6 +14,7 @@ from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
 from cuevo.kernels.gemm_mma import Problem
 
 __all__ = [
+    "MOST_POSITIONS",
     "Operands",
     "check_factor",
     "check_flag",
@@ -30,7 +31,7 @@ _FAR = 2**23
 _MAPPED = 2**40
 """Bytes between rows or batches that a tensor map cannot state."""
 _ALIGNMENT = 16
-_MOST_POSITIONS = 2**28
+MOST_POSITIONS = 2**28
 """M, N, K or rows: their bytes are counted in 32 bits within a row."""
 
 
@@ -149,8 +150,8 @@ def check_operands(
             )
         _check_vector("bias", bias, "N", n)
     for axis, extent in (("M", m), ("N", n), ("K", depth), ("rows", rows)):
-        if extent > _MOST_POSITIONS:
-            raise ValueError(f"{axis}: at most {_MOST_POSITIONS}; got {extent}")
+        if extent > MOST_POSITIONS:
+            raise ValueError(f"{axis}: at most {MOST_POSITIONS}; got {extent}")
     (count,) = batch or (1,)
     result = Operands(
         a=_one_contiguous("a", _batched(a, count)),

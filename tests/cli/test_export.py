@@ -41,11 +41,14 @@ def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (("gradient", *SMALL[1:]), "operations: expected some of forward, backward"),
+        (("gradient", *SMALL[1:]), "operations: expected some of forward, backward, gemm"),
         ((*SMALL, "--head-dims", "12"), "head dims are multiples of 8"),
         ((*SMALL, "--head-dims", "wide"), "--head-dims"),
         ((*SMALL, "--masks", "own,int"), "masks: expected some of none, own, f32, bool"),
         ((*SMALL, "--pairs", "bool"), "pairs: expected some of none, own, f32"),
+        (SMALL[:1] + SMALL[3:], "head dims: attention needs one or more"),
+        (("gemm", *SMALL[3:], "--orders", "row"), "orders: expected some of nn, nt, tn, tt"),
+        (("gemm", *SMALL[3:], "--alignments", "8"), "alignments: expected some of 16, 2"),
         ((*SMALL, "--architectures", "sm_70"), "from sm_80 on"),
         ((*SMALL, "--architectures", "sm_81"), "no architecture sm_81"),
         ((*SMALL, "--architectures", "sm_90,sm_90a"), "each once"),

@@ -18,15 +18,32 @@ from cuevo.arrays import ArrayView
 from cuevo.cuda import devices
 from cuevo.ops.export.folder import write
 from cuevo.ops.export.instances import Instance
-from cuevo.ops.export.selection import Selection
+from cuevo.ops.export.selection import Products, Selection
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/embedding"
 SOURCES = ("cuevo_launch.c", "cuevo_kernels.c")
-LANGUAGES = {"forward.c": ("gcc", "-std=c11"), "gradients.cpp": ("g++", "-std=c++17")}
-SELECTION = Selection(("forward", "backward"), (16,), ("bf16",), ("sm_80",))
+IN_C, IN_CPP = ("gcc", "-std=c11"), ("g++", "-std=c++17")
+LANGUAGES = {
+    "forward.c": IN_C,
+    "gradients.cpp": IN_CPP,
+    "linear.c": IN_C,
+    "linear_gradients.cpp": IN_CPP,
+}
+SERVED = dict(
+    operations=("forward", "backward", "gemm"),
+    head_dims=(16,),
+    dtypes=("bf16",),
+    masks=("own",),
+    pairs=("own",),
+)
+PRODUCTS = {
+    "linear.c": Products(("nt",), ("own",), ("none",), ("result",)),
+    "linear_gradients.cpp": Products(("nn", "tn"), ("own", "f32"), ("none",), ("none",)),
+}
+ALL_PRODUCTS = Products(("nn", "nt", "tn"), ("own", "f32"), ("none",), ("none", "result"))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +61,8 @@ def headers() -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Instance]]:
     """A folder without kernels, and what kernels it should have."""
     path = tmp_path_factory.mktemp("attention")
-    return path, {str(path / each.file): each for each in write_planner(SELECTION, path)}
+    served = Selection(**SERVED, architectures=("sm_80",), products=ALL_PRODUCTS)
+    return path, {str(path / each.file): each for each in write_planner(served, path)}
 
 
 def build(
@@ -63,11 +81,12 @@ def build(
 
 
 @pytest.mark.unit
-def test_the_c_example_is_a_program_in_c_plus_plus_too(
-    folder: tuple[Path, dict[str, Instance]], headers: Path, tmp_path: Path
+@pytest.mark.parametrize("example", [x for x in LANGUAGES if x.endswith(".c")])
+def test_the_c_examples_are_programs_in_c_plus_plus_too(
+    example: str, folder: tuple[Path, dict[str, Instance]], headers: Path, tmp_path: Path
 ) -> None:
-    command = ("g++", "-xc++", "-std=c++17", "-c")
-    build(command, [EXAMPLES / "forward.c"], tmp_path / "example.o", folder[0], headers)
+    command = ("g++", "-xc++", "-std=c++17", "-fsyntax-only")
+    build(command, [EXAMPLES / example], tmp_path / "example.o", folder[0], headers)
 
 
 _PAGE = """
@@ -79,13 +98,14 @@ static CUfunction functions[9999];
 
 int main(void)
 {
-    enum { B = 1, H = 2, Lq = 37, Lk = 53, D = 16 };
+    enum { B = 1, H = 2, Lq = 37, Lk = 53, D = 16, M = 8, N = 8, K = 8 };
     const cuevo_array q = {0}, k = {0}, v = {0}, out = {0}, mask_bias = {0}, dout = {0};
     const cuevo_array dq = {0}, dk = {0}, dv = {0}, dmask_bias = {0}, dpair_bias = {0};
     const CUdeviceptr address = 0, workspace = 0;
     const CUdevice cu_device = 0;
     const CUstream stream = 0;
     const float *lse = 0;
+    void *const x = 0, *const w = 0, *const y = 0;
 """
 
 
@@ -96,7 +116,7 @@ def test_listings_of_the_page_compile(
     page = (ROOT / "docs/embedding-c.md").read_text(encoding="utf-8")
     describe, bias, *others = re.findall(r"^```c\n(.*?)^```$", page, re.M | re.S)
     describe = re.sub(r"^#include.*$", "", describe, flags=re.M)
-    program = "".join((_PAGE, bias, describe, *others, "    return 0;\n}\n"))
+    program = "".join((_PAGE, bias, describe, *others, "return 0;\n}\n"))
     (tmp_path / "page.c").write_text(program)
     command = ("gcc", "-std=c11", "-c")
     build(command, [tmp_path / "page.c"], tmp_path / "page.o", folder[0], headers)
@@ -163,8 +183,10 @@ def test_results_are_right_on_a_device(example: str, headers: Path, tmp_path: Pa
     number = devices()[0].arch.removeprefix("sm_").rstrip("a")
     name = f"sm_{number}a" if number == "90" else f"sm_{number}"
     path = tmp_path / "attention"
-    served = Selection(("forward", "backward"), (16,), ("bf16",), (name,), ("own",), ("own",))
-    write(served, path)
+    operations = ("gemm",) if example in PRODUCTS else ("forward", "backward")
+    products = PRODUCTS.get(example, Products())
+    served = {**SERVED, "operations": operations, "products": products}
+    write(Selection(**served, architectures=(name,)), path)
     objects = [
         build(("gcc", "-std=c11", "-c"), [path / "src" / each], tmp_path / f"{i}.o", path, headers)
         for i, each in enumerate(SOURCES)

@@ -4,8 +4,10 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -16,22 +18,24 @@ from cuda.bindings import driver
 
 from cuevo.arrays import ArrayView
 from cuevo.cuda.tensor_map import TensorMap
+from cuevo.kernels import gemm_mma
 from cuevo.ops import backward_plan as backward
-from cuevo.ops import forward
+from cuevo.ops import dispatch, forward, gemm_problem, packing, product
 from cuevo.ops.export.folder import planner
 from cuevo.ops.export.instances import Instance, Instances
-from cuevo.ops.export.selection import Narrowed, Selection
+from cuevo.ops.export.selection import Narrowed, Selection, narrowed_product
 from cuevo.ops.packing import row_alignment
 from cuevo.ops.plan import Plan
 from cuevo.sim import SimExecutor
-from cuevo.toolchain.template import RenderedKernel
 
-TYPES = {"f16": 1, "bf16": 2, "f32": 3, "bool": 4}
+TYPES = {"f16": 1, "bf16": 2, "f32": 3, "bool": 4, "i32": 5, "i64": 6}
 DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32),
     "bool": np.dtype(np.bool_),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
 }
 FLAGS = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 
@@ -79,7 +83,11 @@ def _encode_for_executor(
 ) -> int:
     """What cuTensorMapEncodeTiled of the driver does, in the format of the CPU executor."""
     types, promotions = driver.CUtensorMapDataType, driver.CUtensorMapL2promotion
-    if interleave or fill or promotion != promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B:
+    known = {
+        promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 128,
+        promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B: 256,
+    }
+    if interleave or fill or promotion not in known:
         return 1
     half = types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16
     made = TensorMap(
@@ -89,7 +97,7 @@ def _encode_for_executor(
         tuple(strides[: rank - 1]),
         tuple(box[:rank]),
         (0, 32, 64, 128)[swizzle],
-        128,
+        known[promotions(promotion)],
         tuple(steps[:rank]),
     )
     ctypes.memmove(at, made.encode_for_executor(), 128)
@@ -97,6 +105,8 @@ def _encode_for_executor(
 
 
 ENCODER = ctypes.cast(_encode_for_executor, ctypes.c_void_p)
+_refuse = _ENCODER(lambda *_: 1)
+REFUSING = ctypes.cast(_refuse, ctypes.c_void_p)
 
 
 class Forward(ctypes.Structure):
@@ -120,6 +130,18 @@ class Backward(ctypes.Structure):
     )
 
 
+class Gemm(ctypes.Structure):
+    _fields_ = (
+        *((name, Array) for name in ("a", "b", "c", "bias", "scatter", "out")),
+        *((name, ctypes.c_float) for name in ("alpha", "beta")),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+    )
+
+
+Call = Forward | Backward | Gemm
+
+
 class CLaunch(ctypes.Structure):
     _fields_ = (
         ("parameters", ctypes.c_uint8 * 640),
@@ -137,9 +159,9 @@ class CPlan(ctypes.Structure):
     _fields_ = (
         ("launches", CLaunch * 24),
         ("count", ctypes.c_uint32),
-        ("workspace_bytes", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in ("workspace_bytes", "cleared_at", "cleared_bytes")),
         ("wrong", ctypes.c_char_p),
-        ("_", ctypes.c_uint8 * 40),
+        ("_", ctypes.c_uint8 * 24),
     )
 
 
@@ -163,10 +185,10 @@ class Planner:
     library: ctypes.CDLL
     kernels: tuple[Instance, ...]
 
-    def plan(self, device: Device, call: Forward | Backward) -> tuple[int, CPlan]:
+    def plan(self, device: Device, call: Call) -> tuple[int, CPlan]:
         """The status, and the plan, of a call."""
         plan = aligned(CPlan)
-        name = "forward" if isinstance(call, Forward) else "backward"
+        name = type(call).__name__.lower()
         status = self.library[f"cuevo_plan_{name}"](
             ctypes.byref(device), ctypes.byref(call), ctypes.byref(plan)
         )
@@ -215,7 +237,7 @@ def compile_planner(selection: Selection, folder: Path) -> Planner:
     instances = write_planner(selection, folder)
     library = folder / "planner.so"
     kinds = {"launch": CLaunch, "plan": CPlan, "device": Device}
-    kinds |= {"forward": Forward, "backward": Backward}
+    kinds |= {"forward": Forward, "backward": Backward, "gemm": Gemm}
     sizes = (f"sizeof(cuevo_{kind}) == {ctypes.sizeof(ours)}" for kind, ours in kinds.items())
     asserted = "".join(f'_Static_assert({size}, "as the test has it");\n' for size in sizes)
     (folder / "src" / "sizes.c").write_text(f'#include "cuevo_launch.h"\n{asserted}')
@@ -235,30 +257,27 @@ def as_array(view: ArrayView | None) -> Array:
     """An array as C has it: all zeros where there is none."""
     if view is None:
         return Array()
-    kind = next(name for name, dtype in DTYPES.items() if dtype == view.dtype)
-    five = ctypes.c_int64 * 5
+    kind, five = kind_of(view), ctypes.c_int64 * 5
     return Array(view.pointer, TYPES[kind], five(*view.shape), five(*view.strides))
 
 
-def run(planner: Planner, plan: CPlan, arrays: Sequence[ArrayView], architecture: str) -> None:
-    """Run a plan of C on the CPU executor; `arrays` are all that its kernels may touch."""
-    executor = SimExecutor(architecture)
-    for launch in plan.launches[: plan.count]:
-        executor.load(planner.kernels[launch.kernel].render()).launch(
-            tuple(launch.grid),
-            tuple(launch.block),
-            launch.shared_bytes,
-            bytes(launch.parameters[: launch.parameter_bytes]),
-            buffers=arrays,
-        )
+def kind_of(view: ArrayView) -> str:
+    """The type of an array's elements, as host halves call it."""
+    return next(name for name, dtype in DTYPES.items() if dtype == view.dtype)
 
 
 # -- The plans of Python ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
+class _Named:
+    name: str
+    values: object
+
+
+@dataclass(frozen=True)
 class _Unloaded:
-    kernel: RenderedKernel
+    kernel: _Named
     spills: bool = False
 
 
@@ -269,9 +288,20 @@ class _Planning(SimExecutor):
         return _Unloaded(kernel)
 
 
+@contextmanager
+def _planning(operation: ModuleType) -> Iterator[None]:
+    """Plans of the operation of that module have the kernels of exported folders, but no texts."""
+    variants = [Narrowed(x) if x.NAME.endswith("sm80") else x for x in operation.VARIANTS]
+    with ExitStack() as patched:
+        patched.enter_context(mock.patch.object(operation, "VARIANTS", tuple(variants)))
+        for module in (dispatch, packing, backward):
+            patched.enter_context(mock.patch.object(module, "render", _Named))
+        yield
+
+
 def forward_plan(views: Mapping[str, ArrayView], scale: float, architecture: str) -> Plan:
     """Python's plan of a forward pass, with the kernels of exported folders."""
-    with mock.patch.object(forward, "VARIANTS", _narrowed(forward.VARIANTS)):
+    with _planning(forward):
         return forward._make_plan(
             views, scale, False, _pack(views), device=_Planning(architecture), config=None
         )
@@ -283,7 +313,7 @@ def backward_plan(views: Mapping[str, ArrayView], scale: float, architecture: st
     single = np.dtype(np.float32)
     biases = [views[name].dtype for name in ("dmask_bias", "dpair_bias") if name in views]
     wanted = single if biases and all(dtype == single for dtype in biases) else None
-    with mock.patch.object(backward, "VARIANTS", _narrowed(backward.VARIANTS)):
+    with _planning(backward):
         return backward.make_plan(
             views,
             *(scale, grads, wanted, _pack(views)),
@@ -292,8 +322,22 @@ def backward_plan(views: Mapping[str, ArrayView], scale: float, architecture: st
         )
 
 
-def _narrowed(variants: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(Narrowed(x) if x.NAME.endswith("sm80") else x for x in variants)
+def gemm_plan(
+    views: Mapping[str, ArrayView],
+    alpha: float,
+    beta: float,
+    architecture: str,
+    alignments: Sequence[int],
+) -> Plan:
+    """The same of a matrix product, whose result is given."""
+
+    def stated(operands: Any) -> Any:
+        return narrowed_product(gemm_problem.state_problem(operands), alignments)
+
+    with _planning(product), mock.patch.object(product, "state_problem", stated):
+        return product._make_plan(
+            views, alpha, beta, False, False, None, device=_Planning(architecture), config=None
+        )
 
 
 def _pack(views: Mapping[str, ArrayView]) -> bool | None:
@@ -309,7 +353,7 @@ def launched(plan: Plan, given: Mapping[str, ArrayView], workspace: int) -> list
     return [
         Launched(
             launch.kernel.kernel.name,
-            launch.config,
+            _instance(launch.config),
             *launch.shape,
             _block(launch, table),
             number,
@@ -317,6 +361,13 @@ def launched(plan: Plan, given: Mapping[str, ArrayView], workspace: int) -> list
         for number, queue in enumerate((plan.launches, plan.beside, plan.after))
         for launch in queue
     ]
+
+
+def _instance(config: Any) -> Any:
+    """What a folder has in the place of a configuration: one instance for all splits of k."""
+    if isinstance(config, gemm_mma.Config):
+        return replace(config, splits=min(config.splits, 2))
+    return config
 
 
 def _block(launch: Any, table: list[int]) -> bytes:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 from cuevo.kernels import attention_delta_sm70, key_bias_sm70, partial_sums_sm70
@@ -97,10 +96,7 @@ def formulas() -> Iterator[str]:
     )
 
     sums = stand_in(partial_sums_sm70.Config, _SUMS.symbols())
-    partials, groups = array_in_c("partials"), input_int("groups")
-    partials = SimpleNamespace(
-        pointer=partials.pointer, shape=partials.shape[:4], strides=partials.strides[:4]
-    )
+    partials, groups = array_in_c("partials", axes=4), input_int("groups")
     given: Any = {"partials": partials, "sums": array_in_c("sums"), "groups": groups}
     number: Any = input_int("number")
     yield number_function(

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from cuevo.architectures import Architecture
+from cuevo.kernels import gemm_mma
 from cuevo.kernels.forward import Problem
 from cuevo.ops.export.trace import Symbol, input_float, input_int
 
-__all__ = ["Columns", "architecture_in_c", "array_in_c", "problem_in_c"]
+__all__ = ["Columns", "architecture_in_c", "array_in_c", "problem_in_c", "product_in_c"]
 
 ARCHITECTURE = "const architecture *arch"
 PROBLEM = "const problem *x"
@@ -62,21 +63,28 @@ def problem_in_c(**others: Any) -> Problem:
     return Problem(**{"dtype": "", **sizes, **others})
 
 
+def product_in_c(**others: Any) -> gemm_mma.Problem:
+    """The product at ``x``, with other values of fields that it has not."""
+    sizes: dict[str, Any] = {name: input_int(f"x->{name}") for name in ("batch", "m", "n", "k")}
+    return gemm_mma.Problem(**{"dtype": "", "out_dtype": "", **sizes, **others})
+
+
 def architecture_in_c() -> Architecture:
     """The device at ``arch``."""
     names = ("number", "shared_per_multiprocessor", "multiprocessors")
     return stand_in(Architecture, {name: input_int(f"arch->{name}") for name in names})  # type: ignore[no-any-return]
 
 
-def array_in_c(name: str, shape: Sequence[Any] | None = None) -> Any:
+def array_in_c(name: str, shape: Sequence[Any] | None = None, *, axes: int = 5) -> Any:
     """The array at `name`, as `cuevo.arrays.ArrayView` has it.
 
     shape : where it is not the one that C has.
+    axes : how many it has.
     """
     return SimpleNamespace(
         pointer=input_int(f"{name}->data"),
-        shape=tuple(shape or (input_int(f"{name}->shape[{i}]") for i in range(5))),
-        strides=tuple(input_int(f"{name}->strides[{i}]") for i in range(5)),
+        shape=tuple(shape or (input_int(f"{name}->shape[{i}]") for i in range(axes))),
+        strides=tuple(input_int(f"{name}->strides[{i}]") for i in range(axes)),
     )
 
 

@@ -2,13 +2,23 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 from cuevo import __version__
 from cuevo.kernels.forward import NEGLIGIBLE_SCALE
 from cuevo.ops.attention_problem import MOST_POSITIONS, MOST_SCALE
-from cuevo.ops.export import backward, backward_small, forward, forward_mapped, packing, tables
+from cuevo.ops.export import (
+    backward,
+    backward_small,
+    forward,
+    forward_mapped,
+    packing,
+    product,
+    product_mapped,
+    tables,
+)
 from cuevo.ops.export.instances import (
     Instances,
     Spilling,
@@ -23,7 +33,7 @@ from cuevo.toolchain.paths import ptx_directory
 
 __all__ = ["planner", "write"]
 
-_PARTS = (packing, forward, forward_mapped, backward, backward_small)
+_PARTS = (packing, forward, forward_mapped, backward, backward_small, product, product_mapped)
 _SOURCES = Path(__file__).parent / "folder_in_c"
 """What is the same in every folder."""
 _GENERATED = "/* Written by cuevo export, from the host halves of the kernels. */\n\n"
@@ -41,7 +51,7 @@ def planner(selection: Selection, instances: Instances) -> dict[str, str]:
         (_GENERATED, tables.CHOICE),
         tables.served(selection),
         (packing.constants(), forward_mapped.constants(), backward_small.constants()),
-        (_constants(),),
+        (product.constants(selection), _constants()),
         *(part.tables(selection, instances) for part in _PARTS),
     )
     found["src/tables.h"] = "\n".join(listed)
@@ -117,6 +127,7 @@ def write(
         "architectures": list(selection.architectures),
         "masks": list(selection.masks),
         "pairs": list(selection.pairs),
+        "products": asdict(selection.products),
         "files": {name: digest(text.encode()) for name, text in sorted(files.items())},
         "kernels": digests,
     }

@@ -58,7 +58,8 @@ def constants() -> str:
     values = {
         "MAP_F16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "MAP_BF16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        "MAP_PROMOTION": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        "MAP_PROMOTION_128": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        "MAP_PROMOTION_256": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         **{
             f"MAP_SWIZZLE_{size}": getattr(
                 driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{size}B"

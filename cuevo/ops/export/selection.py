@@ -1,20 +1,113 @@
 """What an exported folder is for, and which configurations it has."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from types import ModuleType
 from typing import Any
 
 from cuevo.architectures import Architecture, architecture, check_exists
-from cuevo.kernels import evoformer_backward_sm80
+from cuevo.kernels import evoformer_backward_sm80, gemm_mma
 from cuevo.kernels.evoformer_forward_sm80 import MINIMUM_ARCH
+from cuevo.kernels.gemm_config import SIZES
 
-__all__ = ["BIASES", "OPERATIONS", "Narrowed", "Selection", "narrowed"]
+__all__ = [
+    "BIASES",
+    "OPERATIONS",
+    "Narrowed",
+    "Products",
+    "Selection",
+    "narrowed",
+    "narrowed_product",
+]
 
-OPERATIONS = ("forward", "backward")
+OPERATIONS = ("forward", "backward", "gemm")
 BIASES = ("none", "own", "f32", "bool")
 """Types of biases: "own" is that of q."""
+_MANY = 2**20
+"""Rows and columns of a product that may have any tiling,"""
+_DEEP = 128
+"""and its k: two stages, which may be split in two."""
+
+
+def _check(given: Sequence[Any], legal: Sequence[Any], name: str) -> None:
+    if unknown := [each for each in given if each not in legal] or not given:
+        listed = ", ".join(map(str, legal))
+        raise ValueError(f"{name}: expected some of {listed}; got {unknown or 'none'}")
+
+
+@dataclass(frozen=True)
+class Products:
+    """The matrix products that a folder serves; "own" is the type of a and b."""
+
+    orders: tuple[str, ...] = ("nn", "nt", "tn")
+    """Of a, then b: "n" for contiguous rows, "t" for contiguous columns."""
+    results: tuple[str, ...] = ("own",)
+    """Types of out."""
+    addends: tuple[str, ...] = ("none", "own")
+    """Types of c."""
+    biases: tuple[str, ...] = ("none", "result")
+    """Types of bias: that of the result, or "own" beside one of f32."""
+    scatters: tuple[str, ...] = ("none",)
+    """Types of scatter."""
+    alignments: tuple[int, ...] = (16,)
+    """Bytes: 16 serves rows of a, b, c and out that begin, those of c and out also end, at
+    multiples of 16 bytes, 2 all others. See `narrowed_product`.
+    """
+
+    def __post_init__(self) -> None:
+        _check(self.orders, ("nn", "nt", "tn", "tt"), "orders")
+        _check(self.results, ("own", "f32"), "results")
+        _check(self.addends, ("none", "own", "f32"), "addends")
+        _check(self.biases, ("none", "result", "own"), "product biases")
+        _check(self.scatters, ("none", "i32", "i64"), "scatters")
+        _check(self.alignments, (16, 2), "alignments")
+
+    def problems(self, dtype: str) -> Iterator[gemm_mma.Problem]:
+        """A large problem of every kind that is served, for a and b of that type."""
+        kinds = product(
+            *(self.orders, self.results, self.addends, self.biases, self.scatters),
+            *(self.alignments,) * 2,
+        )
+        for order, result, addend, bias, scatter, of_inputs, of_outputs in kinds:
+            out_dtype = dtype if result == "own" else result
+            wide = bias == "own" and out_dtype == "f32"
+            if bias == "own" and not wide and "result" in self.biases:
+                continue  # It is that type.
+            problem = gemm_mma.Problem(
+                *(1, _MANY, _MANY, _DEEP, dtype, out_dtype),
+                a_columns=order[0] == "t",
+                b_columns=order[1] == "t",
+                c=dtype if addend == "own" else addend,
+                bias=bias != "none",
+                bias_of_inputs=wide,
+                scatter=scatter != "none",
+                index_bytes=4 if scatter == "i32" else 8,
+            )
+            yield _aligned(problem, of_inputs, of_outputs)
+
+
+def _aligned(problem: gemm_mma.Problem, of_inputs: int, of_outputs: int) -> gemm_mma.Problem:
+    c, out = (max(of_outputs, SIZES.get(x, 0)) for x in (problem.c, problem.out_dtype))
+    return replace(
+        problem,
+        a_alignment=of_inputs,
+        b_alignment=of_inputs,
+        c_alignment=16 if problem.c == "none" else c,
+        d_alignment=out,
+    )
+
+
+def narrowed_product(problem: gemm_mma.Problem, alignments: Sequence[int]) -> gemm_mma.Problem:
+    """`problem` with the alignments that a folder has kernels for: of a and b the same one, and of
+    c and out.
+    """
+    sizes = [SIZES[x] for x in (problem.c, problem.out_dtype) if x != "none"]
+    ends_whole = not any(problem.n * size % 16 for size in sizes)
+    inputs = min(problem.a_alignment, problem.b_alignment)
+    outputs = min(problem.c_alignment, problem.d_alignment) if ends_whole else 2
+    most = max(alignments)
+    return _aligned(problem, most if inputs == 16 else 2, most if outputs == 16 else 2)
 
 
 @dataclass(frozen=True)
@@ -24,6 +117,7 @@ class Selection:
     operations: tuple[str, ...]
     """Of `OPERATIONS`."""
     head_dims: tuple[int, ...]
+    """Those of attention."""
     dtypes: tuple[str, ...]
     architectures: tuple[str, ...]
     """The names that the assembler has for them, such as "sm_80" and "sm_90a"."""
@@ -31,10 +125,13 @@ class Selection:
     """Types of mask_bias, of `BIASES`."""
     pairs: tuple[str, ...] = ("none", "own")
     """Types of pair_bias, of `BIASES`, but bool."""
+    products: Products = field(default_factory=Products)
 
     def __post_init__(self) -> None:
         for name in self.architectures:
             check_exists(name)
+        if not self.head_dims and {*self.operations} != {"gemm"}:
+            raise ValueError("head dims: attention needs one or more")
         for head_dim in self.head_dims:
             if head_dim % 8 or not 8 <= head_dim <= 128:
                 raise ValueError(f"head dims are multiples of 8 from 8 to 128; got {head_dim}")
@@ -44,9 +141,7 @@ class Selection:
             ("masks", BIASES),
             ("pairs", BIASES[:-1]),
         ):
-            given = getattr(self, name)
-            if unknown := [each for each in given if each not in legal] or not given:
-                raise ValueError(f"{name}: expected some of {', '.join(legal)}; got {unknown}")
+            _check(getattr(self, name), legal, name)
         numbers = [each.number for each in self.limits]
         if len({*numbers}) != len(numbers) or not numbers or min(numbers) < MINIMUM_ARCH:
             raise ValueError(
@@ -70,12 +165,21 @@ class Selection:
             own = {"own": dtype}
             yield arch, head_dim, dtype, own.get(mask, mask), own.get(pair, pair)
 
+    def product_kinds(self) -> Iterator[tuple[Architecture, gemm_mma.Problem]]:
+        """Architecture, and a large problem, of each kind of product that is served."""
+        if "gemm" in self.operations:
+            for arch, dtype in product(self.limits, self.dtypes):
+                for problem in self.products.problems(dtype):
+                    yield arch, problem
+
 
 def narrowed(config: Any) -> Any:
     """The instance that a folder has in the place of `config`: one for any lengths, with a mask or
     bounds. The others gain little and would be several times as many. Backward, which has many
-    already, has none with a short last tile.
+    already, has none with a short last tile. Products tell whole tiles from others as they run.
     """
+    if isinstance(config, gemm_mma.Config):
+        return replace(config, clear="zfill", max_k=0)
     if isinstance(config, evoformer_backward_sm80.Config):
         return replace(config, full_tiles=False, mask=True, short_stationary=0, short_rows=0)
     mask = "bounds" if config.mask == "none" else config.mask

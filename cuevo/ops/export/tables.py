@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
-from cuevo.architectures import KNOWN, architecture
+from cuevo.architectures import KNOWN, Architecture, architecture
+from cuevo.kernels.gemm_mma import Problem as Product
 from cuevo.ops.export.selection import Selection
 
-__all__ = ["CHOICE", "SHORT_STEP", "TYPES", "ShortTiles", "Table", "served"]
+__all__ = [
+    "CHOICE",
+    "PRODUCT_CHOICE",
+    "SHORT_STEP",
+    "TYPES",
+    "ShortTiles",
+    "Table",
+    "product_choice",
+    "served",
+]
 
 TYPES = {
     "none": "CUEVO_ABSENT",
@@ -13,6 +23,8 @@ TYPES = {
     "bf16": "CUEVO_BF16",
     "f32": "CUEVO_F32",
     "bool": "CUEVO_BOOL",
+    "i32": "CUEVO_I32",
+    "i64": "CUEVO_I64",
 }
 """cuevo_type of what host halves call a type."""
 
@@ -25,6 +37,33 @@ typedef struct choice {
     int64_t sums; /* whether a side of backward has those of the gradient of a bias */
 } choice;
 """
+
+PRODUCT_CHOICE = """\
+/* Tilings for the products of a kind. */
+typedef struct product_choice {
+    int64_t architecture;
+    cuevo_type type, result, added, bias, scatter;
+    int64_t a_columns, b_columns;
+    int64_t operands_aligned, results_aligned; /* bytes */
+    int64_t first, count;
+} product_choice;
+"""
+
+
+def product_choice(
+    arch: Architecture, problem: Product, first: int, count: int
+) -> tuple[object, ...]:
+    """The row of a `PRODUCT_CHOICE` for products like `problem`."""
+    bias = problem.dtype if problem.bias_of_inputs else problem.out_dtype
+    return (
+        arch.number,
+        *(TYPES[problem.dtype], TYPES[problem.out_dtype], TYPES[problem.c]),
+        TYPES[bias if problem.bias else "none"],
+        TYPES[f"i{8 * problem.index_bytes}" if problem.scatter else "none"],
+        *(int(problem.a_columns), int(problem.b_columns)),
+        *(problem.a_alignment, min(problem.c_alignment, problem.d_alignment)),
+        *(first, count),
+    )
 
 
 class Table:
@@ -51,12 +90,13 @@ class Table:
 
     def text(self) -> str:
         """The array, which has one row at least in C, and how many it has here."""
-        lines = [] if self._rows else ["    {0},\n"]
+        lines = [] if self._rows else ["    0\n"]
         for row in self._rows:
             values = ", ".join(map(str, row))
             lines.append(f"    {values},\n" if len(row) == 1 else f"    {{{values}}},\n")
+        array = f"{self._struct} {self._name}[{len(self._rows) or 1}]"
         return (
-            f"static const {self._struct} {self._name}[] = {{\n{''.join(lines)}}};\n"
+            f"static const {array} = {{\n{''.join(lines)}}};\n"
             f"enum {{ {self._name}_count = {len(self._rows)} }};\n"
         )
 

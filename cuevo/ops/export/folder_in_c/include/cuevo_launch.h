@@ -1,4 +1,4 @@
-/* What to launch for an attention, from C or C++: kernels, grids and parameter blocks.
+/* What to launch for an attention or a matrix product, from C or C++: kernels, grids and parameter blocks.
  *
  * A planner takes a problem, arrays in device memory, and writes a plan: the launches in their order. It
  * allocates nothing, keeps nothing, and calls nothing but the encoder of tensor maps that it is given. It
@@ -23,10 +23,10 @@ typedef enum cuevo_status {
     CUEVO_OK = 0,
     CUEVO_WRONG_SHAPE,        /* arrays do not fit each other */
     CUEVO_WRONG_TYPE,
-    CUEVO_WRONG_STRIDE,       /* D is not contiguous, or rows do not start at multiples of 16 bytes */
-    CUEVO_WRONG_SCALE,        /* not finite, or above 2^64 in magnitude */
+    CUEVO_WRONG_STRIDE,       /* rows are not contiguous, or do not start where they have to */
+    CUEVO_WRONG_SCALE,        /* a scale or factor is not finite, or a scale above 2^64 in magnitude */
     CUEVO_WRONG_WORKSPACE,    /* not at a multiple of 256 bytes, or too small */
-    CUEVO_NOT_EXPORTED,       /* this folder has no kernel for that head dim, type or bias */
+    CUEVO_NOT_EXPORTED,       /* this folder has no kernel for that head dim, type, bias, order or alignment */
     CUEVO_NO_ARCHITECTURE,    /* this folder has no kernels for that device */
     CUEVO_TOO_LARGE,          /* more threadblocks, or positions in a row, than a launch can have */
     CUEVO_ENCODER_FAILED,     /* the encoder of tensor maps refused, or there is none */
@@ -36,7 +36,7 @@ typedef enum cuevo_status {
 /* A sentence for a status. */
 const char *cuevo_status_text(cuevo_status status);
 
-typedef enum cuevo_type { CUEVO_ABSENT = 0, CUEVO_F16, CUEVO_BF16, CUEVO_F32, CUEVO_BOOL } cuevo_type;
+typedef enum cuevo_type { CUEVO_ABSENT = 0, CUEVO_F16, CUEVO_BF16, CUEVO_F32, CUEVO_BOOL, CUEVO_I32, CUEVO_I64 } cuevo_type;
 
 /* An array in device memory; all zeros: there is none. */
 typedef struct cuevo_array {
@@ -88,6 +88,22 @@ typedef struct cuevo_backward {
     uint64_t workspace_bytes;
 } cuevo_backward;
 
+/* out = alpha * a . b + beta * c + bias. Arrays have three axes, in the first places of shape and strides; extents of 1
+ * along B stand for all batches, but for that of out. */
+typedef struct cuevo_gemm {
+    cuevo_array a;       /* [B or 1, M, K], f16 or bf16; rows or columns are contiguous, other strides any */
+    cuevo_array b;       /* [B or 1, K, N], likewise, of the same type */
+    cuevo_array c;       /* [B or 1, M, N], f16, bf16 or f32, rows contiguous; absent, or not read where beta is 0 */
+    cuevo_array bias;    /* [N], contiguous, of the type of out, or of a where out is f32; or absent */
+    cuevo_array scatter; /* [M], i32 or i64, contiguous: row i becomes row scatter[i] of out, if that has it, and c has
+                          * the rows of out, of which there may be any number; or absent */
+    cuevo_array out;     /* [B, M, N], f16, bf16 or f32, rows contiguous; may be c, and overlaps nothing else */
+    float alpha;
+    float beta;
+    void *workspace;     /* as in cuevo_forward; see cleared_bytes of the plan */
+    uint64_t workspace_bytes;
+} cuevo_gemm;
+
 enum {
     CUEVO_MOST_LAUNCHES = 24,
     CUEVO_MOST_PARAMETERS = 640, /* bytes */
@@ -112,6 +128,8 @@ typedef struct cuevo_plan {
     cuevo_launch launches[CUEVO_MOST_LAUNCHES];
     uint32_t count;           /* 0 where the problem is empty: out is to be 0, lse -inf, wherever they have elements */
     uint64_t workspace_bytes; /* that the launches need */
+    uint64_t cleared_at;      /* of these, from which on cleared_bytes have to be 0 before the launches, */
+    uint64_t cleared_bytes;   /* which leave them so; 0 but for some matrix products */
     const char *wrong;        /* the array or field that a status other than CUEVO_OK is about, or null */
 } cuevo_plan;
 
@@ -120,6 +138,9 @@ cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward 
 
 /* The launches of a backward pass, likewise; where there are none, all gradients are to be 0. */
 cuevo_status cuevo_plan_backward(const cuevo_device *device, const cuevo_backward *problem, cuevo_plan *plan);
+
+/* The launches of a matrix product, likewise; where there are none, out is to be 0. */
+cuevo_status cuevo_plan_gemm(const cuevo_device *device, const cuevo_gemm *problem, cuevo_plan *plan);
 
 /* A kernel of this folder. */
 typedef struct cuevo_kernel {

@@ -66,7 +66,7 @@ static cuevo_status encode(unsigned char *map, const mapped_config *c, const cue
     box[0] = (uint32_t)c->row_elements;
     box[1] = (uint32_t)positions;
     if (encoder(map, x->type == CUEVO_BF16 ? MAP_BF16 : MAP_F16, 5, x->data, extents, strides, box, steps, 0, swizzle,
-                MAP_PROMOTION, 0))
+                MAP_PROMOTION_128, 0))
         return CUEVO_ENCODER_FAILED;
     return CUEVO_OK;
 }

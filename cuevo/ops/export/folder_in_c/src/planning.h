@@ -24,6 +24,11 @@ typedef struct problem {
     int64_t pair_keys; /* of a row of the pair bias that may be read */
 } problem;
 
+typedef struct product {
+    int64_t batch, m, n, k;
+    int64_t mapped;
+} product;
+
 /* A group of positions of an array that lie at one stride, in what is packed. */
 typedef struct axis {
     int64_t extent, source, packed;
@@ -105,7 +110,10 @@ static int64_t item_bytes(cuevo_type type)
     case CUEVO_BF16:
         return 2;
     case CUEVO_F32:
+    case CUEVO_I32:
         return 4;
+    case CUEVO_I64:
+        return 8;
     default:
         return 1;
     }

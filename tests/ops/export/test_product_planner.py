@@ -1,0 +1,111 @@
+"""The planner of matrix products in C beside Python's plans: the same launches, byte for byte."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers import c_planner
+from helpers.c_planner import DTYPES, ENCODER, Array, Device, Gemm, Planner, kind_of
+from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
+
+from cuevo.architectures import architecture
+from cuevo.arrays import ArrayView
+
+
+def as_matrix(x: ArrayView | None) -> Array:
+    """An array of up to three axes, the batch first, as C has it: all zeros where there is none."""
+    if x is None:
+        return Array()
+    alone = x.ndim == 2
+    shape, strides = ((1, *x.shape), (0, *x.strides)) if alone else (x.shape, x.strides)
+    made = Array(x.pointer, c_planner.TYPES[kind_of(x)])
+    made.shape[: len(shape)], made.strides[: len(shape)] = shape, strides
+    return made
+
+
+def call_of(
+    views: Mapping[str, ArrayView], alpha: float, beta: float, workspace: int, size: int = 1 << 50
+) -> Gemm:
+    names = [name for name, kind in Gemm._fields_ if kind is Array]
+    arrays = (as_matrix(views.get(name)) for name in names)
+    return Gemm(*arrays, alpha, beta, workspace, size)
+
+
+@pytest.mark.unit
+def test_launches_are_those_of_python(planner: Planner) -> None:
+    seen: set[str] = set()
+    split = 0
+    for seed in range(5 * PROBLEMS):
+        drawing = Drawing(seed)
+        views, alpha, beta = drawing.product()
+        limits = architecture(str(drawing.choice(*SELECTION.architectures)))
+        workspace = 1 << 30
+        device = Device(limits.number, limits.multiprocessors, ENCODER)
+        status, found = planner.plan(device, call_of(views, alpha, beta, workspace))
+        assert status == 0, (seed, status, found.wrong)
+        plan = c_planner.gemm_plan(
+            views, alpha, beta, limits.name, alignments=SELECTION.products.alignments
+        )
+        ours, theirs = planner.launches(found), c_planner.launched(plan, views, workspace)
+        assert [each.kernel for each in ours] == [each.kernel for each in theirs], seed
+        for one, other in zip(ours, theirs, strict=True):
+            assert [*c_planner.differences(one, other)] == [], seed
+        assert found.workspace_bytes == plan.workspace_bytes, seed
+        cleared = [(part.offset, part.array.nbytes) for part in plan.parts if part.is_cleared]
+        assert (found.cleared_at, found.cleared_bytes) == (cleared or [(0, 0)])[0], seed
+        seen |= {each.kernel for each in theirs}
+        split += bool(cleared)
+    assert seen == {"gemm_sm80", "gemm_sm90a"}
+    assert split > PROBLEMS / 4
+
+
+@pytest.mark.unit
+def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner) -> None:
+    drawing = Drawing(0)
+    given = {
+        "a": drawing.matrix(3, 40, 64, "bf16"),
+        "b": drawing.matrix(0, 64, 48, "bf16"),
+        "c": drawing.matrix(3, 40, 48, "bf16"),
+        "out": ArrayView(1 << 50, (3, 40, 48), (3840, 96, 2), DTYPES["bf16"], "cpu", False, None),
+    }
+
+    ampere = Device(80, 108, None)
+
+    def status(device: Device = ampere, **changes: Any) -> tuple[int, bytes | None]:
+        views = dict(given)
+        factors = {"alpha": 1.0, "beta": 1.0, "workspace": 0}
+        for name, value in changes.items():
+            if name in factors:
+                factors[name] = value
+            elif isinstance(value, ArrayView):
+                views[name] = value
+            else:
+                views[name] = replace(views[name], **value)
+        found, plan = planner.plan(device, call_of(views, **factors))
+        return found, plan.wrong
+
+    assert status() == (0, None)
+    assert status(b={"shape": (65, 48)}) == (1, b"b")
+    assert status(out={"shape": (1, 40, 48)}) == (1, b"out")
+    assert status(c={"shape": (3, 41, 48)}) == (1, b"c")
+    assert status(a={"shape": (3, -1, 64)}) == (1, b"a")
+    assert status(scatter=drawing.vector(39, "i32")) == (1, b"scatter")
+    assert status(b={"dtype": DTYPES["f16"]}) == (2, b"b")
+    assert status(c={"dtype": DTYPES["i32"]}) == (2, b"c")
+    assert status(scatter=drawing.vector(40, "f32")) == (2, b"scatter")
+    assert status(bias=drawing.vector(48, "f32")) == (2, b"bias")
+    assert status(a={"strides": (1 << 20, 4096, 4)}) == (3, b"a")
+    assert status(out={"strides": (3840, 94, 2)}) == (3, b"out")
+    assert status(c={"pointer": 4097}) == (3, b"c")
+    assert status(alpha=math.inf) == (4, b"alpha")
+    assert status(workspace=8) == (5, b"workspace")
+    assert status(Device(75, 40, None)) == (7, None)
+    long = {"shape": (3, 1 << 29, 64)}
+    assert status(a=long, out={"shape": (3, 1 << 29, 48)}) == (8, None)
+    large = replace(given["a"], shape=(1 << 13, 1 << 13), strides=(1 << 14, 2))
+    square = {name: replace(large, pointer=i << 50) for i, name in enumerate(("a", "b", "out"), 1)}
+    refusing = Device(90, 132, c_planner.REFUSING)
+    code, plan = planner.plan(refusing, call_of(square, 1.0, 0.0, 0))
+    assert (code, plan.wrong) == (9, b"a")
