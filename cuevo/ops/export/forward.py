@@ -70,6 +70,11 @@ def formulas() -> Iterator[str]:
     )
     names = ("q", "k", "v", "out", "mask_bias", "pair_bias", "lse")
     arrays = {name: array_in_c(name) for name in names}
+    yield number_function(
+        "forward_fills_tiles",
+        f"{_COLUMNS.parameter}, {PROBLEM}",
+        lambda: kernel.fills_tiles(x, config()),
+    )
     yield fields_function(
         "forward_fields",
         ", ".join(
@@ -110,7 +115,17 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 ragged = replace(problem, queries=config.block_queries + rest - 1)
                 short = _KERNEL.with_short_tile(config, ragged, arch)
                 ends.append(-1 if short is config else number(short, arch))
-            tilings.append((speed, chosen, instance, shorts.add(ends)))
+            whole = replace(
+                problem,
+                rows=config.block_rows,
+                queries=config.block_queries,
+                keys=config.block_keys,
+            )
+            full = _KERNEL.adapt(config, whole)
+            estimated = configs.add(_COLUMNS.row(-1, full))
+            tilings.append(
+                (speed, chosen, instance, shorts.add(ends), estimated, number(full, arch))
+            )
         count = len(tilings) - first
         if count:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
@@ -123,8 +138,10 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
 _TILING = """\
 typedef struct forward_tiling {
     double speed;
-    int64_t chosen;   /* in forward_configs: what costs are estimated for */
-    int64_t instance; /* likewise: what is launched */
-    int64_t shorts;   /* in short_tiles: where those for a last tile begin; -1: none */
+    int64_t chosen;      /* in forward_configs: what costs are estimated for */
+    int64_t instance;    /* likewise: what is launched */
+    int64_t shorts;      /* in short_tiles: where those for a last tile begin; -1: none */
+    int64_t full_chosen; /* the same where rows and positions fill every tile */
+    int64_t full;
 } forward_tiling;
 """

@@ -174,16 +174,17 @@ class Selection:
 
 
 def narrowed(config: Any) -> Any:
-    """The instance that a folder has in the place of `config`: one for any lengths, with a mask or
-    bounds. The others gain little and would be several times as many. Backward, which has many
-    already, has none with a short last tile. Products tell whole tiles from others as they run.
+    """The instance that a folder has in the place of `config`: one that serves more, where more of
+    them would be too many. Forward without a mask has bounds of keys unless all tiles are full;
+    backward, which has many, is for any lengths, with a mask, without a short last tile; products
+    tell whole tiles from others as they run.
     """
     if isinstance(config, gemm_mma.Config):
         return replace(config, clear="zfill", max_k=0)
     if isinstance(config, evoformer_backward_sm80.Config):
         return replace(config, full_tiles=False, mask=True, short_stationary=0, short_rows=0)
-    mask = "bounds" if config.mask == "none" else config.mask
-    return replace(config, full_tiles=False, mask=mask)
+    bounded = config.mask == "none" and not config.full_tiles
+    return replace(config, mask="bounds") if bounded else config
 
 
 class Narrowed:

@@ -68,7 +68,9 @@ def backward_of(
 
 
 def compare(planner: Planner, seed: int, direction: str) -> list[str]:
-    """Plan a problem both ways, and give the names of the kernels that are launched."""
+    """Plan a problem both ways, and give the names of the kernels that are launched, and "full" for
+    one of full tiles.
+    """
     drawing = Drawing(seed)
     views, scale = drawing.attention()
     arch = str(drawing.choice(*SELECTION.architectures))
@@ -88,7 +90,8 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
     for one, other in zip(ours, theirs, strict=True):
         assert [*c_planner.differences(one, other)] == [], seed
     assert found.workspace_bytes == plan.workspace_bytes, seed
-    return [each.kernel for each in theirs]
+    full = ["full" for each in theirs if getattr(each.config, "full_tiles", False)]
+    return [each.kernel for each in theirs] + full
 
 
 @pytest.mark.unit
@@ -156,7 +159,8 @@ def test_launches_are_those_of_python(planner: Planner, direction: str) -> None:
 
 EXPECTED = {
     "forward": {
-        *("evoformer_forward_sm80", "evoformer_forward_sm90a", "pair_tiles_sm70", "pack_sm70")
+        *("evoformer_forward_sm80", "evoformer_forward_sm90a", "pair_tiles_sm70", "pack_sm70"),
+        "full",
     },
     "backward": {
         *("evoformer_backward_sm80", "attention_delta_sm70", "key_bias_sm70", "pack_sm70"),
