@@ -74,6 +74,39 @@ def test_the_listings_for_a_gpu_run(page, monkeypatch):
     run(ROOT / "docs" / page, "", "gpu")
 
 
+HOSTS = {
+    "cuda.core": "cuda.core",
+    "cupy": "cupy",
+    "numba": "numba_cuda",
+    "warp": "warp",
+    "torch": "torch",
+}
+"""Kinds of listings of docs/hosts.md, and the modules that they need."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("host", [*HOSTS])
+def test_listings_for_other_libraries_run(host):
+    pytest.importorskip(HOSTS[host])
+    run(ROOT / "docs/hosts.md", "", host)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("host", ["torch", "warp"])
+def test_listings_for_other_libraries_run_without_a_gpu(host):
+    pytest.importorskip(HOSTS[host])
+    run(ROOT / "docs/hosts.md", "", host)
+
+
+@pytest.mark.unit
+def test_listings_for_other_libraries_are_programs():
+    page = ROOT / "docs/hosts.md"
+    kinds = {match["kind"].strip() for match in LISTING.finditer(page.read_text("utf-8"))}
+    assert kinds == {"", *HOSTS}
+    for host in HOSTS:
+        compile(listings(page, "", host), f"{page}, {host}", "exec")
+
+
 @pytest.mark.unit
 def test_the_pages_with_listings_are_found():
     assert {page.name for page in WITH_LISTINGS} >= {
