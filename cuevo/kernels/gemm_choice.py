@@ -1,12 +1,14 @@
 """Choice of a tiling by a GEMM kernel variant: candidates and their estimated cost."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.kernels.gemm_mma import Config, Problem, Shape
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""How often k may be split."""
 
 # As steps along k that take as long on an H200: starting a threadblock and storing its tile, the
 # same beside another one on its multiprocessor, exchanging partial sums, adding those of a split.
@@ -19,9 +21,11 @@ def candidates(shapes: Sequence[Shape], problem: Problem) -> Iterator[tuple[Conf
     """Configurations that may serve `problem`, with the speed of their tiling."""
     for shape in shapes:
         k_tiles = ceil(problem.k / shape.block_k)
+        whole = shape.config(problem)
+        yield whole, shape.speed
         for splits in SPLITS:
-            if splits == 1 or ceil(k_tiles / splits) * (splits - 1) < k_tiles:
-                yield shape.config(problem, splits), shape.speed
+            if ceil(k_tiles / splits) * (splits - 1) < k_tiles:
+                yield replace(whole, splits=splits), shape.speed
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:

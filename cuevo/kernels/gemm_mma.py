@@ -407,7 +407,7 @@ class Shape:
     min_blocks: int = 1
     instruction: str = "m16n8k16"
 
-    def config(self, problem: Problem, splits: int = 1) -> Config:
+    def config(self, problem: Problem) -> Config:
         """The instance with this tiling that serves `problem`: without predicates where all tiles
         are whole, without copies in the main loop where the stages hold all of k.
         """
@@ -418,7 +418,6 @@ class Shape:
         whole = not problem.far and not any(extent % tile for extent, tile in extents)
         chosen = Config(
             **tiling,
-            splits=splits,
             clear="none" if whole else "zfill",
             max_k=held if problem.k <= held else 0,
         )

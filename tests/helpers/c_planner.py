@@ -244,7 +244,7 @@ def compile_planner(selection: Selection, folder: Path) -> Planner:
     sources = [str(path) for path in sorted((folder / "src").glob("*.c"))]
     subprocess.run(
         [
-            *(compiler("gcc"), "-std=c11", *FLAGS, "-O1", "-fsanitize=undefined"),
+            *(compiler("gcc"), "-std=c11", *FLAGS, "-fsanitize=undefined"),
             *("-fno-sanitize-recover=all", "-static-libubsan", "-fPIC", "-shared"),
             *(f"-I{folder / 'include'}", *sources, "-o", str(library), "-lm"),
         ],

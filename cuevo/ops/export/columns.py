@@ -25,6 +25,7 @@ class Columns:
         self.struct = struct
         self._given = given
         self._columns = columns
+        self._known: dict[Any, tuple[int, ...]] = {}
 
     @property
     def declaration(self) -> str:
@@ -43,7 +44,11 @@ class Columns:
 
     def row(self, kernel: int, config: Any, *given: object) -> tuple[object, ...]:
         """The numbers of `config`, whose kernel in the folder has that number, -1 for none."""
-        return (kernel, *given, *(int(column(config)) for column in self._columns.values()))
+        found = self._known.get(config)
+        if found is None:
+            found = tuple(int(column(config)) for column in self._columns.values())
+            self._known[config] = found
+        return (kernel, *given, *found)
 
     def symbols(self) -> dict[str, Symbol]:
         """The numbers of the row at ``c``, but for the kernel's."""

@@ -48,12 +48,12 @@ _GIVEN = f"{_COLUMNS.parameter}, const product *x, int64_t splits"
 
 def constants(selection: Selection) -> str:
     """Names of numbers."""
-    splits = ", ".join(map(str, gemm_choice.SPLITS))
+    splits = (1, *gemm_choice.SPLITS)
     return (
         f"enum {{ PRODUCT_ALIGNMENT = {max(selection.products.alignments)}, "
         f"MOST_ROWS = {MOST_POSITIONS} }};\n"
-        f"static const int64_t product_splits[] = {{{splits}}};\n"
-        f"enum {{ product_splits_count = {len(gemm_choice.SPLITS)} }};\n"
+        f"static const int64_t product_splits[] = {{{', '.join(map(str, splits))}}};\n"
+        f"enum {{ product_splits_count = {len(splits)} }};\n"
     )
 
 
