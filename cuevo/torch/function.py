@@ -17,6 +17,7 @@ from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.torch import calls
 from cuevo.torch.kinds import Run, repeat
 from cuevo.torch.operators import differentiate, operator
+from cuevo.torch.sharding import attend_in_shards, is_sharded
 
 __all__ = ["attend", "evoformer_attention"]
 
@@ -45,7 +46,9 @@ def evoformer_attention(
     ``torch.vmap`` makes the samples more batches, or more rows where all share a pair bias; what
     cannot be seen as that is copied. It runs on the current stream of the tensors' device, takes
     memory for results and workspace from torch, and can be captured in a graph. Tensors in host
-    memory are taken as `cuevo.attention` takes host arrays.
+    memory are taken as `cuevo.attention` takes host arrays. DTensors, all of one mesh, stay sharded
+    over B, N and H, as the first of them is that is; the rest is gathered. The gradient of an
+    operand is placed as the operand is, its terms summed over devices in its own type.
 
     Raises ValueError or TypeError, naming the argument; NotImplementedError where a gradient is
     differentiated again, and for forward-mode derivatives.
@@ -90,6 +93,8 @@ def attend(
         operands = _autocast(*operands)
         _check(labels, operands)
         _refuse_tangents(operands)
+        if is_sharded(operands):
+            return attend_in_shards(partial(attend, labels, scale), labels, operands)
         return operator(*operands, scale)
     try:
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
