@@ -121,7 +121,7 @@ def test_frameworks_are_imported_by_their_own_modules_only():
     assert result.stdout.split() == []
 
 
-TORCH = ("__init__", "calls", "drop_ins", "function", "kinds", "operators")
+TORCH = ("__init__", "calls", "drop_ins", "function", "kinds", "operators", "sharding")
 JAX = ("__init__", "callbacks", "folding", "lowering", "primitives")
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
