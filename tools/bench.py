@@ -6,6 +6,7 @@
     python3 tools/bench.py --no-peers --biases both --config stages=2 --config stages=4
     python3 tools/bench.py --direction backward             the backward pass alone
     python3 tools/bench.py --host                           host time of calls through torch, alone
+    python3 tools/bench.py --jax                            calls through JAX, and their kernels alone
     python3 tools/bench.py --direction backward --config keys.stages=2,queries.min_blocks=1
     python3 tools/bench.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 
@@ -41,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import host_calls
+import jax_calls
 from backends import Backend, open_backend
 from checks import Expected, relative_errors
 from checks import relative_error as relative_error
@@ -76,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--direction", choices=list(DIRECTIONS), default="forward", help="what is measured")
     add("--host", action="store_true", help="only the host time of torch's operators, both passes")
+    add("--jax", action="store_true", help="only calls through JAX, and their kernels alone")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
     add("--fp32-pair", action="store_true", help="the pair bias is fp32, whatever the inputs are")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
@@ -127,6 +130,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours = direction.cuevo(direction.configurations(arguments.config))
     except ValueError as error:
         parser.error(str(error))
+    if arguments.jax:
+        jax_calls.print_times(
+            workloads if arguments.workload else jax_calls.DEFAULT, arguments.dtype
+        )
+        return 0
     try:
         backend = open_backend()
     except RuntimeError as error:

@@ -18,11 +18,12 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, contiguous_strides
 from cuevo.jax import folding, lowering
+from cuevo.jax.lowering import ENVIRONMENT, launcher
 from cuevo.jax.primitives import forward_p
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_scale, state_problem
 
-__all__ = ["evoformer_attention"]
+__all__ = ["ENVIRONMENT", "evoformer_attention", "launcher"]
 
 folding.register()
 lowering.register()

@@ -7,6 +7,7 @@ device computes from its shards, and which results are summed over devices.
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,9 +20,12 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from cuevo.jax.callbacks import Callback, backward_callback, forward_callback
+from cuevo.jax.kernels import Call, are_launched, backward_kernels, forward_kernels
 from cuevo.jax.primitives import KEPT, backward_p, forward_p, tangent_p
 
-__all__ = ["register"]
+__all__ = ["ENVIRONMENT", "launcher", "register"]
+
+ENVIRONMENT = "CUEVO_JAX"
 
 _TARGETS = {"cpu": "xla_buffer_python_cpu_callback", "cuda": "xla_buffer_python_gpu_callback"}
 """XLA's own functions that call back to Python, by platform; they belong to `buffer_callback`."""
@@ -157,6 +161,7 @@ def _lower(
     operands: Sequence[Any],
     names: Sequence[str],
     results: Sequence[str],
+    kernels: Call,
     callback: Callback,
     parameters: dict[str, Any],
 ) -> Any:
@@ -166,28 +171,47 @@ def _lower(
             "evoformer_attention: compiled for one platform at a time, cpu or cuda; got "
             f"{', '.join(module.platforms)}"
         )
-    target = _TARGETS[module.platforms[0]]
-    module.add_host_callback(callback)
-    index = np.uint64(len(module.host_callbacks) - 1)
+    (platform,) = module.platforms
+    call = kernels if launcher(platform) == "xla" else _called_back(module, platform, callback)
     place = module.axis_context
     # One device computes all of it where there is one, and inside of a shard_map.
     if not isinstance(place, mlir.ShardingContext) or place.abstract_mesh is None:
-        return jax.ffi.ffi_lowering(target)(context, *operands, index=index)
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in context.avals_out]
+        return mlir.lower_fun(partial(call, types), multiple_results=True)(context, *operands)
+    divided = _Partition(primitive, parameters, names, results, call)
+    return mlir.lower_fun(divided, multiple_results=True)(context, *operands)
+
+
+def launcher(platform: str = "cuda") -> str:
+    """What launches kernels in a program for `platform`, "cpu" or "cuda": "xla", or "python", which
+    XLA calls back.
+
+    It is XLA for devices of CUDA, unless it refuses to (`cuevo.jax.kernels`), or the environment
+    variable ``CUEVO_JAX`` is ``python``.
+    """
+    if platform == "cpu" or os.environ.get(ENVIRONMENT) == "python":
+        return "python"
+    return "xla" if are_launched() else "python"
+
+
+def _called_back(module: Any, platform: str, callback: Callback) -> Call:
+    target = _TARGETS[platform]
+    module.add_host_callback(callback)
+    index = np.uint64(len(module.host_callbacks) - 1)
 
     def call(types: Sequence[Any], *arrays: Any) -> Sequence[Any]:
         found: Sequence[Any] = jax.ffi.ffi_call(target, list(types))(*arrays, index=index)
         return found
 
-    divided = _Partition(primitive, parameters, names, results, call)
-    return mlir.lower_fun(divided, multiple_results=True)(context, *operands)
+    return call
 
 
 def _lower_forward(
     context: mlir.LoweringRuleContext, *operands: Any, names: tuple[str, ...], scale: float
 ) -> Any:
-    callback = forward_callback(names, scale)
+    both = forward_kernels(names, scale), forward_callback(names, scale)
     parameters = dict(names=names, scale=scale)
-    return _lower(forward_p, context, operands, names, KEPT, callback, parameters)
+    return _lower(forward_p, context, operands, names, KEPT, *both, parameters)
 
 
 def _lower_backward(
@@ -197,10 +221,10 @@ def _lower_backward(
     wanted: tuple[str, ...],
     scale: float,
 ) -> Any:
-    callback = backward_callback(names, wanted, scale)
+    both = backward_kernels(names, wanted, scale), backward_callback(names, wanted, scale)
     parameters = dict(names=names, wanted=wanted, scale=scale)
     given = (*names, *KEPT, "dout")
-    return _lower(backward_p, context, operands, given, wanted, callback, parameters)
+    return _lower(backward_p, context, operands, given, wanted, *both, parameters)
 
 
 def _lower_tangent(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:

@@ -86,6 +86,7 @@ class Launch:
         self.kernel = kernel
         self.config = config
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
+        self.slots = slots
         self._pick = itemgetter(*slots)
         self._pack = addresses.pack
         self.constants = constants

@@ -67,7 +67,8 @@ def _read_struct(name: str, node: Any) -> tuple[Member, ...]:
             )
         kind, length = _read_type(declaration.type, name, declaration)
         alignment = _read_alignment(declaration, name)
-        members.append(Member(declaration.name, kind, length, alignment))
+        is_written = kind == POINTER and "const" not in declaration.type.type.quals
+        members.append(Member(declaration.name, kind, length, alignment, is_written))
     if not members:
         raise _error(node, f"struct {name} has no members")
     return tuple(members)

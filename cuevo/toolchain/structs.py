@@ -53,6 +53,8 @@ class Member(NamedTuple):
     """Length of an array; 0 for what is none."""
     alignment: int
     """What ``_Alignas`` asks for; 1 where there is none."""
+    is_written: bool = False
+    """Whether it points to what is not const."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Field:
     size: int
     ctype: Any
     """A ctypes type: ``c_void_p`` for every pointer, ``c_float * 4`` for an array."""
+    is_written: bool = False
+    """Whether the kernel may write to what it points to."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,8 @@ def lay_out(name: str, members: Sequence[Member]) -> Struct:
     padded, alignment = _with_padding(kinds, {x.name: x.alignment for x in members})
     ctype = type(name, (ctypes.Structure,), {"_fields_": padded})
     fields = tuple(
-        Field(member, getattr(ctype, member).offset, ctypes.sizeof(kind), kind)
-        for member, kind in kinds
+        Field(x.name, getattr(ctype, x.name).offset, ctypes.sizeof(kind), kind, bool(x.is_written))
+        for x, (_, kind) in zip(members, kinds, strict=True)
     )
     return Struct(name, ctypes.sizeof(ctype), alignment, fields, ctype)
 

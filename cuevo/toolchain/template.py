@@ -122,16 +122,21 @@ class RenderedKernel:
         return hashlib.sha256(f"{self.text}\0{origins}".encode()).hexdigest()
 
     @cached_property
-    def code_digest(self) -> str:
-        """SHA-256 of what the machine code is made from: no comments, origins, indentation.
-
-        A reworded comment, or a macro that moves to another file, leaves it as it is.
-        """
+    def code(self) -> str:
+        """What the machine code is made from: the text without comments and indentation."""
         text = self.text
         if "/*" in text:
             text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
         lines = [" ".join(line.partition("//")[0].split()) for line in text.split("\n")]
-        return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
+        return "\n".join(filter(None, lines))
+
+    @cached_property
+    def code_digest(self) -> str:
+        """SHA-256 of the code.
+
+        A reworded comment, or a macro that moves to another file, leaves it as it is.
+        """
+        return hashlib.sha256(self.code.encode()).hexdigest()
 
 
 def kernel_names() -> tuple[str, ...]:

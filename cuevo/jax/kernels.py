@@ -1,0 +1,186 @@
+"""The kernels of a call in a compiled program, launched by XLA itself.
+
+XLA takes handwritten PTX: its custom call of the name `TARGET` is a launch, whose entry gets the
+addresses of the operands and then of the results. Shapes are known while a program is traced, so
+that everything else is written into the text (`cuevo.ops.bound`): nothing comes back to Python, a
+workspace is a result that nobody else looks at, and `jax.export` can store it. This custom call is
+XLA's own affair, which no document promises: `are_launched` tries it on the device.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from cuevo.arrays import packed
+from cuevo.jax.primitives import KEPT
+from cuevo.ops import backward, bound, forward
+from cuevo.ops.operation import Operation
+
+__all__ = ["TARGET", "Call", "are_launched", "backward_kernels", "forward_kernels"]
+
+_log = logging.getLogger(__name__)
+
+TARGET = "__gpu$xla.gpu.ptx"
+
+Call = Callable[..., Sequence[Any]]
+"""``call(types of results, *arrays)``, traced."""
+_API_VERSION = 2
+"""Of custom calls whose configuration is a text."""
+_LOWEST_ARCH = "sm_80"
+"""What a program is for where there is no device to ask."""
+
+
+def forward_kernels(names: Sequence[str], scale: float) -> Call:
+    """Computes out and lse from the operands `names`."""
+
+    def call(types: Sequence[Any], *arrays: Any) -> Sequence[Any]:
+        return _run(forward.OPERATION, names, (scale, True, None), types, arrays)
+
+    return call
+
+
+def backward_kernels(names: Sequence[str], wanted: Sequence[str], scale: float) -> Call:
+    """Computes the gradients `wanted` from the operands `names`, out, lse and dout. Gradients of
+    biases may be float32 in the place of the biases' own type.
+    """
+    given = (*names, *KEPT, "dout")
+
+    def call(types: Sequence[Any], *arrays: Any) -> Sequence[Any]:
+        own = dict(zip(given, arrays, strict=True))
+        widened = any(x.dtype != own[name].dtype for name, x in zip(wanted, types, strict=True))
+        options = (scale, tuple(wanted), "float32" if widened else None, None)
+        return _run(backward.OPERATION, given, options, types, arrays)
+
+    return call
+
+
+def _run(
+    operation: Operation,
+    names: Sequence[str],
+    options: tuple[object, ...],
+    types: Sequence[Any],
+    arrays: Sequence[Any],
+) -> Sequence[Any]:
+    """The results of an operation, of these types, in a traced program."""
+    given = dict(zip(names, arrays, strict=True))
+    kinds = tuple(
+        (x.shape, np.dtype(x.dtype)) if (x := given.get(name)) is not None else None
+        for name in operation.names
+    )
+    program = _program(operation, kinds, options, *_device())
+    asked = dict(zip(program.results, types, strict=True))
+    if not program.launches:
+        return [
+            jax.numpy.full(x.shape, value, x.dtype)
+            for x, value in zip(types, program.results.values(), strict=True)
+        ]
+    table = dict(enumerate((given[name] for name in operation.names if name in given), start=1))
+    for launch, config in program.launches:
+        made = [asked[slot] if slot in asked else program.workspace[slot] for slot in launch.writes]
+        found = jax.ffi.ffi_call(
+            TARGET,
+            made,
+            input_output_aliases={
+                launch.reads.index(slot): launch.writes.index(slot) for slot in launch.updates
+            },
+            custom_call_api_version=_API_VERSION,
+            legacy_backend_config=config,
+        )(*(table[slot] for slot in launch.reads))
+        table.update(zip(launch.writes, found, strict=True))
+    return [table[slot] for slot in asked]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The launches of a call."""
+
+    results: dict[int, Any]
+    """Slots of the results that are wanted, and what fills them where there is no launch."""
+    workspace: dict[int, jax.ShapeDtypeStruct]
+    launches: list[tuple[bound.BoundLaunch, str]]
+    """Each with what XLA is told of it."""
+
+
+@lru_cache(maxsize=256)
+def _program(
+    operation: Operation,
+    kinds: tuple[tuple[tuple[int, ...], Any] | None, ...],
+    options: tuple[object, ...],
+    arch: str,
+    device: str,
+) -> _Program:
+    # XLA's buffers begin at multiples of 16 bytes, or more.
+    views = tuple(kind and packed(*kind, device="cpu") for kind in kinds)
+    plan = bound.plan_for(operation, views, options, arch, device)
+    return _Program(
+        {x.slot: x.empty_value for x in plan.results if x is not None},
+        {
+            slot: jax.ShapeDtypeStruct(x.shape, x.dtype)
+            for slot, x in bound.arrays_made(plan).items()
+        },
+        [(launch, _describe(launch)) for launch in bound.bound_launches(plan)],
+    )
+
+
+def _describe(launch: bound.BoundLaunch) -> str:
+    """A launch as XLA reads it: the text of a dictionary of MLIR."""
+    count = len(launch.reads)
+    numbers = dict(zip(("grid_x", "grid_y", "grid_z"), launch.grid, strict=True))
+    numbers |= dict(zip(("block_x", "block_y", "block_z"), launch.block, strict=True))
+    numbers["shared_mem_bytes"] = launch.shared_bytes
+    outputs = ", ".join(f"{count + i} : i32" for i in range(len(launch.writes)))
+    entries = [
+        f"name = {_quoted(launch.kernel.name)}",
+        'kernel_type = "ptx"',
+        f"kernel_data = {_quoted(launch.kernel.code)}",
+        *(f"{name} = {number} : i32" for name, number in numbers.items()),
+        f"output_indices = [{outputs}]",
+    ]
+    return f"{{{', '.join(entries)}}}"
+
+
+def _quoted(text: str) -> str:
+    """A string of MLIR."""
+    escaped = text.replace("\\", r"\5C").replace('"', r"\22").replace("\n", r"\0A")
+    return f'"{escaped}"'
+
+
+# -- The device ------------------------------------------------------------------------------------
+
+
+def _device() -> tuple[str, str]:
+    """Architecture and name of the devices that a program for CUDA will run on."""
+    try:
+        device = jax.devices("cuda")[0]
+    except RuntimeError:
+        return _LOWEST_ARCH, ""
+    return f"sm_{device.compute_capability.replace('.', '')}", device.device_kind
+
+
+@cache
+def are_launched() -> bool:
+    """Whether XLA launches kernels on the CUDA devices of this process; True where there are none,
+    as the program is for others then.
+    """
+    try:
+        device = jax.devices("cuda")[0]
+    except RuntimeError:
+        return True
+    call = forward_kernels(("q", "k", "v"), 1.0)
+    x = jax.device_put(np.full((1, 1, 1, 1, 8), 2, np.float16), device)
+    types = [jax.typeof(x), jax.ShapeDtypeStruct((1, 1, 1, 1), np.float32)]
+    try:
+        # One key: out is its v. Its logarithm is the score.
+        out, lse = jax.jit(lambda x: call(types, x, x, x))(x)
+        return bool((out == x).all() and lse == 32)
+    except Exception as error:
+        _log.warning(
+            "XLA does not launch the kernels of cuevo.jax, whose calls come back to Python: %s",
+            error,
+        )
+        return False

@@ -1,0 +1,168 @@
+"""Attention through JAX beside its kernels alone: eight calls in one compiled program, each on the
+result of the one before, and their gradients.
+
+The kernels are those of the same calls of `cuevo.attention`, in a CUDA graph. What XLA launches by
+itself (`cuevo.jax.launcher`) is measured against what comes back to Python. What counts is the time
+from the first of many runs to the end of the last, which is the device's or the host's, whichever
+takes longer.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from machine import circumstances
+from report import print_rows
+from workloads import Workload
+
+CALLS = 8
+ROUNDS, RUNS = 5, 20
+DEFAULT = (Workload(64, 4, 64, 32), Workload(256, 4, 256, 32))
+LAUNCHERS = ("xla", "python")
+_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
+
+Sets = Sequence[dict[str, Any]]
+
+
+def make_inputs(workload: Workload, dtype: str) -> tuple[Any, Sets]:
+    """q, and for each call k, v and both biases."""
+    import jax
+
+    shape = (1, workload.rows, workload.length, workload.heads, workload.head_dim)
+    shapes = {
+        "k": shape,
+        "v": shape,
+        "mask_bias": (1, workload.rows, 1, 1, workload.length),
+        "pair_bias": (1, 1, workload.heads, workload.length, workload.length),
+    }
+    keys = iter(jax.random.split(jax.random.key(0), 1 + CALLS * len(shapes)))
+
+    def normal(shape: tuple[int, ...]) -> Any:
+        return jax.random.normal(next(keys), shape, _TYPES[dtype])
+
+    sets = [{name: normal(x) for name, x in shapes.items()} for _ in range(CALLS)]
+    return normal(shape), sets
+
+
+def forward(x: Any, sets: Sets) -> Any:
+    """The calls, one on the result of the other."""
+    from cuevo.jax import evoformer_attention
+
+    for given in sets:
+        x = evoformer_attention(x, **given)
+    return x
+
+
+def gradients(q: Any, sets: Sets) -> Any:
+    """The gradients of everything, for a dout that is q."""
+    import jax
+
+    _, pull = jax.vjp(forward, q, sets)
+    return pull(q)
+
+
+def compiled(function: Callable[..., Any], launcher: str, q: Any, sets: Sets) -> Callable[[], Any]:
+    """A run of a program in which that one launches the kernels."""
+    import jax
+
+    from cuevo.jax import ENVIRONMENT
+
+    before = os.environ.pop(ENVIRONMENT, None)
+    os.environ[ENVIRONMENT] = launcher
+    try:
+        jax.clear_caches()
+        program = jax.jit(lambda *x: function(*x)).lower(q, sets).compile()
+    finally:
+        del os.environ[ENVIRONMENT]
+        if before is not None:
+            os.environ[ENVIRONMENT] = before
+    return lambda: program(q, sets)
+
+
+def kernels_alone(q: Any, sets: Sets, *, backward: bool) -> Callable[[], Any]:
+    """A launch of a graph of the same kernels."""
+    import cuevo
+    from cuevo.arrays import array_from_pointer
+    from cuevo.executors import executor
+
+    device = executor(0)
+
+    def there(x: Any) -> Any:
+        return array_from_pointer(x.unsafe_buffer_pointer(), x.shape, x.dtype, device=device.name)
+
+    views = [{name: there(x) for name, x in given.items()} for given in sets]
+
+    def work(stream: Any) -> Any:
+        kept, found = [], there(q)
+        for given in views:
+            out, lse = cuevo.attention(found, **given, return_lse=True, stream=stream)
+            kept.append((found, out, lse))
+            found = out
+        if not backward:
+            return kept
+        dout, results = there(q), []
+        for given, (x, out, lse) in zip(reversed(views), reversed(kept), strict=True):
+            operands = (dout, x, given["k"], given["v"], out, lse)
+            biases = {name: given[name] for name in ("mask_bias", "pair_bias")}
+            results.append(cuevo.attention_backward(*operands, **biases, stream=stream))
+            dout = results[-1][0]
+        return kept, results
+
+    work(device.new_stream())  # kernels are loaded outside of a capture
+    device.synchronize()
+    graph = device.capture(work)
+    return lambda: graph.launch()
+
+
+def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float:
+    """Time of a run, the median of rounds."""
+
+    def timed(runs: int) -> float:
+        start = time.perf_counter()
+        for _ in range(runs):
+            last = run()
+        wait(last)
+        return (time.perf_counter() - start) * 1e6 / runs
+
+    timed(3)
+    return statistics.median(timed(RUNS) for _ in range(ROUNDS))
+
+
+def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, float]]:
+    """Time of all calls by what launches them: first, on a GPU, the kernels alone."""
+    import jax
+
+    q, sets = make_inputs(workload, dtype)
+    if jax.default_backend() == "gpu":
+        from cuevo.executors import executor
+
+        run = kernels_alone(q, sets, backward=kind == "gradients")
+        yield "kernels", microseconds(run, lambda _: executor(0).synchronize())
+    function = {"forward": forward, "gradients": gradients}[kind]
+    for launcher in LAUNCHERS:
+        yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)
+
+
+def print_times(workloads: Sequence[Workload], dtype: str) -> None:
+    """A table of all workloads."""
+    import jax
+
+    record = circumstances()
+    print(f"{jax.devices()[0].device_kind}, {record['date']}  {record['command']}")
+    print(f"time of {CALLS} calls, us, and how many times as long as their kernels alone\n")
+    rows = []
+    for workload in workloads:
+        for kind in ("forward", "gradients"):
+            times = dict(measured(workload, dtype, kind))
+            alone = times.get("kernels")
+            rows.append(
+                [str(workload), kind]
+                + [f"{x:.0f}" for x in times.values()]
+                + ([f"{times[name] / alone:.2f}" for name in LAUNCHERS] if alone else [])
+            )
+    columns = [*times, *(f"x {name}" for name in LAUNCHERS if alone)]
+    print_rows(("N,H,L,D", "calls", *columns), rows)
