@@ -128,6 +128,23 @@ typedef struct evoformer_forward_sm90a_params {
 
 void evoformer_forward_sm90a(const evoformer_forward_sm90a_params params);
 
+/* The maps of q, k and v as evoformer_forward_sm90a has them, in memory, for a host that does not know the arrays' addresses. */
+typedef struct attention_maps_params {
+    const void *q; /* as evoformer_forward_sm90a has them */
+    const void *k;
+    const void *v;
+    void *maps;    /* [3, 128] bytes at a multiple of 128 */
+
+    int64_t q_strides[4]; /* in bytes, of the axes Lq, H, N, B */
+    int64_t k_strides[4];
+    int64_t v_strides[4];
+
+    uint32_t q_extents[4]; /* of the same axes */
+    uint32_t k_extents[4]; /* those of v, too */
+} attention_maps_params;
+
+void attention_maps_sm90a(const attention_maps_params params);
+
 /* The pair bias in the units of q . k, in fp32, as the accumulators of wgmma have it. */
 typedef struct pair_tiles_params {
     const void *pair_bias; /* [B, 1, H, Lq, Lk], fp32 or 16-bit float, elements aligned */

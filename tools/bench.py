@@ -6,7 +6,7 @@
     python3 tools/bench.py --no-peers --biases both --config stages=2 --config stages=4
     python3 tools/bench.py --direction backward             the backward pass alone
     python3 tools/bench.py --host                           host time of calls through torch, alone
-    python3 tools/bench.py --jax                            calls through JAX, and their kernels alone
+    python3 tools/bench.py --jax                            calls through JAX, beside their kernels
     python3 tools/bench.py --direction backward --config keys.stages=2,queries.min_blocks=1
     python3 tools/bench.py --json docs/measurements/RUN.json > docs/measurements/RUN.md
 

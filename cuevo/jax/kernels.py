@@ -9,7 +9,6 @@ XLA's own affair, which no document promises: `are_launched` tries it on the dev
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -72,19 +71,18 @@ def _run(
         (x.shape, np.dtype(x.dtype)) if (x := given.get(name)) is not None else None
         for name in operation.names
     )
-    program = _program(operation, kinds, options, *_device())
-    asked = dict(zip(program.results, types, strict=True))
-    if not program.launches:
-        return [
-            jax.numpy.full(x.shape, value, x.dtype)
-            for x, value in zip(types, program.results.values(), strict=True)
-        ]
+    plan, configs = _plan(operation, kinds, options, *_device())
+    asked = dict(zip(plan.results, types, strict=True))
+    if not plan.launches:
+        values: dict[int, Any] = {slot: x.empty_value for slot, x in plan.results.items()}
+        return [jax.numpy.full(x.shape, values[slot], x.dtype) for slot, x in asked.items()]
+    made = {slot: jax.ShapeDtypeStruct(x.shape, x.dtype) for slot, x in plan.workspace.items()}
+    made |= asked
     table = dict(enumerate((given[name] for name in operation.names if name in given), start=1))
-    for launch, config in program.launches:
-        made = [asked[slot] if slot in asked else program.workspace[slot] for slot in launch.writes]
+    for launch, config in zip(plan.launches, configs, strict=True):
         found = jax.ffi.ffi_call(
             TARGET,
-            made,
+            [made[slot] for slot in launch.writes],
             input_output_aliases={
                 launch.reads.index(slot): launch.writes.index(slot) for slot in launch.updates
             },
@@ -95,36 +93,19 @@ def _run(
     return [table[slot] for slot in asked]
 
 
-@dataclass(frozen=True)
-class _Program:
-    """The launches of a call."""
-
-    results: dict[int, Any]
-    """Slots of the results that are wanted, and what fills them where there is no launch."""
-    workspace: dict[int, jax.ShapeDtypeStruct]
-    launches: list[tuple[bound.BoundLaunch, str]]
-    """Each with what XLA is told of it."""
-
-
 @lru_cache(maxsize=256)
-def _program(
+def _plan(
     operation: Operation,
     kinds: tuple[tuple[tuple[int, ...], Any] | None, ...],
     options: tuple[object, ...],
     arch: str,
     device: str,
-) -> _Program:
+) -> tuple[bound.BoundPlan, list[str]]:
+    """The launches of a call, and what XLA is told of each."""
     # XLA's buffers begin at multiples of 16 bytes, or more.
     views = tuple(kind and packed(*kind, device="cpu") for kind in kinds)
     plan = bound.plan_for(operation, views, options, arch, device)
-    return _Program(
-        {x.slot: x.empty_value for x in plan.results if x is not None},
-        {
-            slot: jax.ShapeDtypeStruct(x.shape, x.dtype)
-            for slot, x in bound.arrays_made(plan).items()
-        },
-        [(launch, _describe(launch)) for launch in bound.bound_launches(plan)],
-    )
+    return plan, [_describe(launch) for launch in plan.launches]
 
 
 def _describe(launch: bound.BoundLaunch) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType, ModuleType
 
 from cuevo.kernels import (
     attention_delta_sm70,
+    attention_maps_sm90a,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_backward_sm80,
@@ -39,6 +40,7 @@ _REGISTRY = MappingProxyType(
             evoformer_backward_sm75,
             evoformer_backward_sm70,
             attention_delta_sm70,
+            attention_maps_sm90a,
             key_bias_sm70,
             pack_sm70,
             pair_tiles_sm70,

@@ -272,9 +272,11 @@ class Config(StageMemory):
         )
 
 
-def values(config: Config) -> dict[str, object]:
-    """The names that the template sees."""
-    return {"config": config}
+def values(config: Config, *, maps_in_memory: bool = False) -> dict[str, object]:
+    """The names that the template sees; with its maps in memory, the instance is for a parameter
+    block that begins with their address.
+    """
+    return {"config": config, "maps_in_memory": maps_in_memory}
 
 
 def violations(

@@ -26,20 +26,20 @@ class MappedAddresses:
         struct = load_header().kernels[kernel].addresses
         self.size = struct.size
         self._pack = struct.pack
-        self._maps = tuple(maps)
+        self.maps = tuple(maps)
         self._context = context
         self._encoded: dict[tuple[int, ...], tuple[bytes, ...]] = {}
 
     def pack(self, *addresses: int) -> bytes:
         """Pack the addresses of the mapped arrays, and of those that follow in ``cuevo.h``."""
-        mapped = addresses[: len(self._maps)]
+        mapped = addresses[: len(self.maps)]
         maps = self._encoded.get(mapped)
         if maps is None:
             if len(self._encoded) >= _MAPS_KEPT:
                 self._encoded.clear()
-            pairs = zip(self._maps, mapped, strict=True)
+            pairs = zip(self.maps, mapped, strict=True)
             maps = self._encoded[mapped] = tuple(self._encode(*pair) for pair in pairs)
-        return self._pack(*maps, *addresses[len(self._maps) :])
+        return self._pack(*maps, *addresses[len(self.maps) :])
 
     def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
         described = replace(tensor_map, pointer=address)

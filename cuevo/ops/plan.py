@@ -88,7 +88,7 @@ class Launch:
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
         self.slots = slots
         self._pick = itemgetter(*slots)
-        self._pack = addresses.pack
+        self.addresses = addresses
         self.constants = constants
 
     @cached_property
@@ -97,7 +97,7 @@ class Launch:
         see `DriverKernel.launcher`.
         """
         queue: Callable[..., None] = self.kernel.launcher(
-            self.shape, self._pick, self._pack, self.constants
+            self.shape, self._pick, self.addresses.pack, self.constants
         )
         return queue
 
@@ -107,7 +107,7 @@ class Launch:
         addresses = [0 if x is None else x.pointer for x in arrays]
         self.kernel.launch(
             *self.shape,
-            self._pack(*addresses) + self.constants,
+            self.addresses.pack(*addresses) + self.constants,
             buffers=[x for x in arrays if x is not None],
         )
 
