@@ -28,12 +28,12 @@ MAY_IMPORT = {
     "sim": {"layouts", "cuda"},
     "executors": {"arrays", "cuda", "toolchain", "sim"},
     "ops": {"executors", "kernels", "toolchain", "arrays", "cuda", "layouts", "sim"},
-    "check": {"ops", "executors", "kernels", "sim", "toolchain", "arrays"},
+    "check": {"ops", "executors", "kernels", "sim", "toolchain", "arrays", "cuda"},
     "cli": {
         *("check", "ops", "executors", "kernels", "sim", "toolchain", "arrays", "layouts", "cuda")
     },
     "torch": {"ops", "arrays", "cuda"},
-    "jax": {"ops", "arrays", "cuda"},
+    "jax": {"ops", "executors", "kernels", "toolchain", "arrays", "cuda"},
 }
 """For each folder or module of cuevo/ the others that it may import, besides those that are for
 everybody.

@@ -4,7 +4,7 @@ result of the one before, and their gradients.
 The kernels are those of the same calls of `cuevo.attention`, in a CUDA graph. What XLA launches by
 itself (`cuevo.jax.launcher`) is measured against what comes back to Python. What counts is the time
 from the first of many runs to the end of the last, which is the device's or the host's, whichever
-takes longer.
+takes longer. A program that only takes the same arguments is measured, too.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def forward(x: Any, sets: Sets) -> Any:
     return x
 
 
+def nothing(q: Any, sets: Sets) -> Any:
+    """A program of the same arguments that calls nothing."""
+    return q + 1
+
+
 def gradients(q: Any, sets: Sets) -> Any:
     """The gradients of everything, for a dout that is q."""
     import jax
@@ -75,7 +80,8 @@ def compiled(function: Callable[..., Any], launcher: str, q: Any, sets: Sets) ->
     os.environ[ENVIRONMENT] = launcher
     try:
         jax.clear_caches()
-        program = jax.jit(lambda *x: function(*x)).lower(q, sets).compile()
+        program = jax.jit(lambda *x: function(*x))
+        jax.block_until_ready(program(q, sets))
     finally:
         del os.environ[ENVIRONMENT]
         if before is not None:
@@ -142,6 +148,7 @@ def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, f
 
         run = kernels_alone(q, sets, backward=kind == "gradients")
         yield "kernels", microseconds(run, lambda _: executor(0).synchronize())
+    yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
     function = {"forward": forward, "gradients": gradients}[kind]
     for launcher in LAUNCHERS:
         yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cuevo import reference
 from cuevo.arrays import BFLOAT16, ArrayView, view
+from cuevo.cuda.tensor_map import BYTES, TensorMap
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
@@ -260,6 +261,32 @@ def _key_bias(
     yield {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
 
 
+def _attention_maps(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    shape = (2, 3, _UNALIGNED, HEADS, config.head_dim)
+    # Rows of k that do not lie side by side, and batches that share v.
+    q = _normal(rng, shape, config.dtype)
+    k = _normal(rng, (*shape[:-1], 2 * config.head_dim), config.dtype)[..., : config.head_dim]
+    v = np.broadcast_to(q[:1], shape)
+    made = np.empty(module.SHAPE[0] * BYTES + 128, np.uint8)
+    made = made[-made.ctypes.data % 128 :][: module.SHAPE[0] * BYTES]
+    expected = []
+    for x, positions in ((q, config.block_queries), (k, config.block_keys), (v, config.block_keys)):
+        axes = [x.shape[axis] for axis in (4, 2, 3, 1, 0)]
+        strides = [x.strides[axis] for axis in (2, 3, 1, 0)]
+        box = (config.row_elements, positions, 1, 1, 1)
+        swizzle = 2 * config.row_elements
+        described = (x.ctypes.data, tuple(axes), tuple(strides), box, swizzle)
+        expected.append(TensorMap(config.dtype, *described))
+    values = module.parameters(expected, to=made.ctypes.data)
+    views = [view(x) for x in (q, k, v, made)]
+    _launch(module, config, place, config.grid, values, views)
+    encoded = b"".join(each.encode_for_executor() for each in expected)
+    bytes_of = np.frombuffer(encoded, np.uint8).astype(np.float64)
+    yield {"maps": (made.astype(np.float32), bytes_of)}
+
+
 def _pair_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
@@ -329,6 +356,7 @@ _Compute = Callable[[Any, Any, SimExecutor, np.random.Generator], Iterator[Pairs
 _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
     {
         "attention_delta": _delta,
+        "attention_maps": _attention_maps,
         "evoformer_backward": _backward,
         "evoformer_forward": _forward,
         "gemm": _gemm,

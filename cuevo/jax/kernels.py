@@ -2,7 +2,7 @@
 
 XLA takes handwritten PTX: its custom call of the name `TARGET` is a launch, whose entry gets the
 addresses of the operands and then of the results. Shapes are known while a program is traced, so
-that everything else is written into the text (`cuevo.ops.bound`): nothing comes back to Python, a
+that everything else is written into the text (`launches`): nothing comes back to Python, a
 workspace is a result that nobody else looks at, and `jax.export` can store it. This custom call is
 XLA's own affair, which no document promises: `are_launched` tries it on the device.
 """
@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 from cuevo.arrays import packed
+from cuevo.jax.launches import BoundLaunch, BoundPlan, plan_for
 from cuevo.jax.primitives import KEPT
-from cuevo.ops import backward, bound, forward
+from cuevo.ops import backward, forward
 from cuevo.ops.operation import Operation
 
 __all__ = ["TARGET", "Call", "are_launched", "backward_kernels", "forward_kernels"]
@@ -100,15 +101,15 @@ def _plan(
     options: tuple[object, ...],
     arch: str,
     device: str,
-) -> tuple[bound.BoundPlan, list[str]]:
+) -> tuple[BoundPlan, list[str]]:
     """The launches of a call, and what XLA is told of each."""
     # XLA's buffers begin at multiples of 16 bytes, or more.
     views = tuple(kind and packed(*kind, device="cpu") for kind in kinds)
-    plan = bound.plan_for(operation, views, options, arch, device)
+    plan = plan_for(operation, views, options, arch, device)
     return plan, [_describe(launch) for launch in plan.launches]
 
 
-def _describe(launch: bound.BoundLaunch) -> str:
+def _describe(launch: BoundLaunch) -> str:
     """A launch as XLA reads it: the text of a dictionary of MLIR."""
     count = len(launch.reads)
     numbers = dict(zip(("grid_x", "grid_y", "grid_z"), launch.grid, strict=True))
@@ -137,7 +138,7 @@ def _quoted(text: str) -> str:
 def _device() -> tuple[str, str]:
     """Architecture and name of the devices that a program for CUDA will run on."""
     try:
-        device = jax.devices("cuda")[0]
+        device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
         return _LOWEST_ARCH, ""
     return f"sm_{device.compute_capability.replace('.', '')}", device.device_kind
@@ -149,7 +150,7 @@ def are_launched() -> bool:
     as the program is for others then.
     """
     try:
-        device = jax.devices("cuda")[0]
+        device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
         return True
     call = forward_kernels(("q", "k", "v"), 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from cuevo.jax import callbacks
+from cuevo.jax import ENVIRONMENT, callbacks
 
 NAMES = ("q", "k", "v", "mask_bias", "pair_bias")
 DEVICES = [
@@ -101,7 +101,7 @@ def check(name: str, found: Any, expected: Any, dtype: str) -> None:
 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
-    """The calls that come back to Python, each as the shape of its q and, backward, its `grads`."""
+    """The calls, which come back to Python, each as the shape of its q and, backward, its `grads`."""
     calls: list[tuple[Any, ...]] = []
 
     def record(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,6 +113,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]
         return call
 
     with monkeypatch.context() as patch:
+        patch.setenv(ENVIRONMENT, "python")
+        if jax.default_backend() == "gpu":
+            jax.clear_caches()  # of programs whose kernels XLA launches
         patch.setattr(callbacks, "attention", record(callbacks.attention))
         patch.setattr(callbacks, "attention_backward", record(callbacks.attention_backward))
         yield calls

@@ -26,6 +26,7 @@ from typing import Any
 from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import (
+    attention_maps_sm90a,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_forward_sm70,
@@ -140,6 +141,9 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
+    # `config` is the last one.
+    values = kernel.values(config, maps_in_memory=True)
+    yield f"forward-sm90a-{name}-maps-in-memory", kernel.NAME, values
 
 
 # Of a backward pass: whether there is a mask, type of the pair bias, alignment of its rows.
@@ -261,6 +265,10 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for pair in ("f16", "bf16", "f32"):
         tiles = pair_tiles_sm70.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
+    for dtype, head_dim, width in (("bf16", 8, 16), ("f16", 32, 32), ("bf16", 48, 64)):
+        maps = attention_maps_sm90a.Config(head_dim, dtype, width)
+        name = f"maps-{dtype}-D{head_dim}"
+        yield name, attention_maps_sm90a.NAME, attention_maps_sm90a.values(maps)
     for copy in pack_configurations():
         ways = [copy.reads, str(copy.unit)]
         ways += [f"{copy.width}x{copy.lanes}"] if copy.reads == "tile" else []

@@ -19,6 +19,7 @@ from helpers import shipped_kernels as shipped
 from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import (
+    attention_maps_sm90a,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_forward_sm70,
@@ -49,6 +50,7 @@ MOST_REGISTERS = {
     partial_sums_sm70.NAME: 64,
     pack_sm70.NAME: 128,
     pair_tiles_sm70.NAME: 64,
+    attention_maps_sm90a.NAME: 32,
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
 }
@@ -138,6 +140,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     gemm_sm75.NAME: lambda: lower_products(gemm_sm75, shipped.LOWER_PRODUCTS[3], "sm_75"),
     gemm_sm70.NAME: lambda: lower_products(gemm_sm70, shipped.LOWER_PRODUCTS[3], "sm_75"),
     delta.NAME: lambda: [delta.choose(128, "bf16", heads=8)],
+    attention_maps_sm90a.NAME: lambda: [attention_maps_sm90a.Config(64)],
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     pack_sm70.NAME: lambda: [pack_sm70.Config(1, 4, "tile", 1, 4, 32)],
     pair_tiles_sm70.NAME: lambda: [pair_tiles_sm70.Config("f16")],
@@ -150,7 +153,10 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
     forward.NAME: ("sm_80", "sm_86", "sm_90", "sm_100"),
     backward.NAME: ("sm_80", "sm_90"),
     gemm_sm80.NAME: ("sm_80", "sm_90"),
-    **dict.fromkeys((evoformer_forward_sm90a.NAME, gemm_sm90a.NAME), (gemm_sm90a.ARCH,)),
+    **dict.fromkeys(
+        (evoformer_forward_sm90a.NAME, gemm_sm90a.NAME, attention_maps_sm90a.NAME),
+        (gemm_sm90a.ARCH,),
+    ),
     pair_tiles_sm70.NAME: ("sm_90",),
     **dict.fromkeys(
         (delta.NAME, key_bias_sm70.NAME, pack_sm70.NAME, partial_sums_sm70.NAME),
@@ -247,6 +253,7 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
         yield pair_tiles_sm70, pair_tiles_sm70.Config(dtype)
+        yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype)
 
 
 _DIMS, _DTYPES, _LOWER = shipped.HEAD_DIMS, ("bf16", "f16"), range(len(LOWER_BIASES))

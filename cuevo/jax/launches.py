@@ -12,11 +12,11 @@ import numpy as np
 from cuevo.arrays import ArrayView, packed
 from cuevo.executors import Executor
 from cuevo.executors.assembling import assembling
+from cuevo.executors.bound import bind
 from cuevo.kernels import attention_maps_sm90a, evoformer_forward_sm90a
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Plan
-from cuevo.toolchain.bound import bind
 from cuevo.toolchain.template import RenderedKernel, render
 
 __all__ = ["BoundLaunch", "BoundPlan", "plan_for"]
