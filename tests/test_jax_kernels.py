@@ -1,55 +1,213 @@
 """Programs of cuevo.jax for CUDA devices: the launches that XLA makes give the bits of the calls
-that come back to Python, and are stored with the program.
+that come back to Python, on one device and on many, and are stored with the program.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 jax: Any = pytest.importorskip("jax")
 
-from helpers.jax_calls import check, make, plain, split  # noqa: E402
+from helpers.jax_calls import NAMES, check, devices, make, plain  # noqa: E402
 from helpers.jax_programs import Program, export  # noqa: E402
+from jax.sharding import AxisType  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
+from cuevo.jax import (  # noqa: E402
+    DISABLED_CHECKS,
+    ENVIRONMENT,
+    evoformer_attention,
+    kernels,
+    launcher,
+)
 from cuevo.jax.primitives import backward_p, forward_p  # noqa: E402
 
 jnp: Any = jax.numpy
 
 
-def forward(names: tuple[str, ...]) -> Callable[..., Any]:
-    return lambda *x: forward_p.bind(*x, names=names, scale=0.3)
+def both_passes(names: tuple[str, ...], wanted: tuple[str, ...]) -> Callable[..., Any]:
+    """out, lse and gradients, of the operands and a dout."""
 
+    def call(*arrays: Any) -> Any:
+        *operands, dout = arrays
+        kept = forward_p.bind(*operands, names=names, scale=0.3)
+        given = (*operands, *kept, dout)
+        return *kept, *backward_p.bind(*given, names=names, wanted=wanted, scale=0.3)
 
-def backward(names: tuple[str, ...], wanted: tuple[str, ...]) -> Callable[..., Any]:
-    return lambda *x: backward_p.bind(*x, names=names, wanted=wanted, scale=0.3)
+    return call
 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(
     "mask, pair, sizes",
-    [
-        ("float32", "bfloat16", (2, 3, 24, 40, 2, 16)),
-        ("bool", "float32", (1, 2, 19, 37, 3, 24)),
-        ("", "", (1, 1, 9, 8, 1, 8)),
-    ],
-    ids=["both", "ragged", "none"],
+    [("float32", "bfloat16", (2, 2, 24, 40, 2, 16)), ("bool", "float32", (1, 2, 19, 37, 3, 24))],
+    ids=["both", "ragged"],
 )
 def test_launches_give_the_bits_of_calls(mask: str, pair: str, sizes: tuple[int, ...]) -> None:
     arguments = make("cpu", mask=mask, pair=pair, sizes=sizes)
-    names = tuple(arguments)
-    wanted = tuple(split(arguments)[0])
-    given = [*arguments.values()]
-    program = Program(export(forward(names), *given))
+    wanted = tuple(name for name in arguments if mask != "bool" or name != "mask_bias")
+    call = both_passes(tuple(arguments), wanted)
+    q = arguments["q"]
+    given = [*arguments.values(), jnp.cos(jnp.arange(q.size)).reshape(q.shape).astype(q.dtype)]
+    program = Program(export(call, *given))
     found = program(*given)
-    expected = jax.jit(forward(names))(*given)
-    assert all((x == y).all() for x, y in zip(found, expected, strict=True))
     check("out", found[0], plain(**arguments, scale=0.3), "bfloat16")
-    out = expected[0]
-    dout = jnp.cos(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype)
-    given += [*expected, dout]
-    program = Program(export(backward(names, wanted), *given))
-    found = program(*given)
-    expected = jax.jit(backward(names, wanted))(*given)
-    for name, x, y in zip(wanted, found, expected, strict=True):
+    for name, x, y in zip(("out", "lse", *wanted), found, jax.jit(call)(*given), strict=True):
         assert (x == y).all(), name
+    assert program.launches[0].name == "evoformer_forward_sm80"
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are for a device of sm_90, and its own variant of the forward pass."""
+    monkeypatch.setattr(kernels, "_device", lambda: ("sm_90", ""))
+    monkeypatch.setenv("CUEVO_VARIANT", "sm_90")
+
+
+@pytest.mark.kernel
+@pytest.mark.usefixtures("hopper")
+def test_tensor_maps_are_made_on_the_device() -> None:
+    """A last query tile of its own adds to what the others have written."""
+    arguments = make("cpu", sizes=(1, 1, 131, 37, 1, 24))
+    call = export(lambda *x: forward_p.bind(*x, names=NAMES, scale=0.3), *arguments.values())
+    program = Program(call)
+    out, lse = program(*arguments.values())
+    assert np.isfinite(lse).all()
+    check("out", out, plain(**arguments, scale=0.3), "bfloat16")
+    launches = [x.name for x in program.launches]
+    of_a_part = ["attention_maps_sm90a", "evoformer_forward_sm90a"]
+    assert launches == ["pair_tiles_sm70", *of_a_part, *of_a_part]
+
+
+@pytest.mark.kernel
+def test_no_keys() -> None:
+    shape = (1, 1, 8, 1, 8)
+    call = kernels.forward_kernels(("q", "k", "v"), 1.0)
+    types = jnp.zeros(shape, jnp.float16), jnp.zeros((1, 1, 1, 8))
+    q, k = jnp.ones(shape, jnp.float16), jnp.ones((1, 1, 0, 1, 8), jnp.float16)
+    out, lse = call(types, q, k, k)
+    assert (out == 0).all()
+    assert (lse == -jnp.inf).all()
+
+
+SMALL = (1, 4, 8, 8, 1, 8)
+
+
+@pytest.mark.unit
+def test_a_program_is_stored_with_its_kernels() -> None:
+    pytest.importorskip("flatbuffers")
+    arguments = make("cpu", mask="", pair="", sizes=SMALL)
+    stored = export(evoformer_attention, *arguments.values()).serialize()
+    found = Program(jax.export.deserialize(stored))(*arguments.values())
+    assert (found == evoformer_attention(**arguments)).all()
+
+
+@pytest.mark.unit
+def test_each_shard_of_a_shard_map_has_its_launch() -> None:
+    arguments = make("cpu", mask="", pair="", sizes=SMALL)
+    mesh = jax.make_mesh((4,), ("n",), (AxisType.Auto,), devices=devices("cpu", 4))
+    split = P(None, "n")
+    mapped = jax.shard_map(evoformer_attention, mesh=mesh, in_specs=split, out_specs=split)
+    alone = {name: x[:, :1] for name, x in arguments.items()}
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments.values()]
+    text = export(mapped, *shapes).mlir_module()
+    whole = Program(export(evoformer_attention, *alone.values()))
+    whole(*alone.values())
+    (launch,) = whole.launches
+    assert text.count(kernels.TARGET) == 1
+    # The same launch as that of an array of the shard's shape.
+    grid, _, _ = launch.grid
+    assert f"grid_x = {grid} : i32" in text
+    assert "tensor<1x1x8x1x8xbf16>" in text
+
+
+@pytest.mark.unit
+def test_what_launches(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    assert launcher("cpu") == "python"
+    kernels.are_launched.cache_clear()
+    # XLA of the CPU stands for one that knows of no such launch.
+    (cpu,) = devices("cpu")
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [cpu])
+    monkeypatch.setattr(kernels, "_device", lambda: ("sm_80", ""))
+    assert launcher() == "python"
+    assert "come back to Python" in caplog.text
+    assert kernels.TARGET in caplog.text
+    kernels.are_launched.cache_clear()
+
+
+@pytest.mark.unit
+def test_the_environment_says_what_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuevo.jax.lowering.are_launched", lambda: True)
+    assert launcher() == "xla"
+    monkeypatch.setenv(ENVIRONMENT, "python")
+    assert launcher() == "python"
+    monkeypatch.setenv(ENVIRONMENT, "callback")
+    with pytest.raises(ValueError, match=f"{ENVIRONMENT}: expected xla or python; got 'callback'"):
+        launcher()
+
+
+def gradients(arguments: dict[str, Any]) -> Any:
+    out, pull = jax.vjp(lambda arguments: evoformer_attention(**arguments), arguments)
+    return out, pull(out)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "sizes, mask, pair",
+    [
+        ((2, 5, 150, 133, 3, 32), "float32", "bfloat16"),
+        ((1, 64, 64, 64, 4, 8), "", "float32"),
+        ((1, 256, 256, 256, 4, 32), "bfloat16", "bfloat16"),
+        ((1, 300, 301, 257, 4, 48), "float32", "float32"),
+    ],
+    ids=["ragged", "small", "tensor maps", "tensor maps, ragged"],
+)
+def test_whoever_launches_gives_the_same_bits(
+    sizes: tuple[int, ...], mask: str, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = make("gpu", mask=mask, pair=pair, sizes=sizes)
+    assert kernels.are_launched()
+    found = {}
+    for name in ("xla", "python"):
+        monkeypatch.setenv(ENVIRONMENT, name)
+        jax.clear_caches()
+        program = jax.jit(gradients).lower(arguments).compile()
+        assert (kernels.TARGET in program.as_text()) == (name == "xla")
+        found[name] = program(arguments)
+    jax.clear_caches()
+    for x, y in zip(*map(jax.tree.leaves, found.values()), strict=True):
+        assert (x == y).all()
+
+
+_ELSEWHERE = """
+import sys, jax, numpy as np
+program, given, found = sys.argv[1:]
+call = jax.export.deserialize(open(program, "rb").read()).call
+results = jax.tree.leaves(jax.jit(call)(*np.load(given).values()))
+np.savez(found, *(np.asarray(x) for x in results))
+assert not any(name.startswith("cuevo") for name in sys.modules)
+"""
+
+
+@pytest.mark.gpu
+def test_a_stored_program_runs_where_cuevo_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("flatbuffers")
+    arguments = make("gpu", "float16", "float32", "float16", sizes=(1, 3, 70, 45, 2, 24))
+
+    def call(*arrays: Any) -> Any:
+        return gradients(dict(zip(NAMES, arrays, strict=True)))
+
+    given = [*arguments.values()]
+    exported = jax.export.export(jax.jit(call), disabled_checks=DISABLED_CHECKS)(*given)
+    paths = [tmp_path / name for name in ("program", "given.npz", "found.npz")]
+    paths[0].write_bytes(exported.serialize())
+    np.savez(paths[1], *(np.asarray(x) for x in given))
+    subprocess.run([sys.executable, "-c", _ELSEWHERE, *map(str, paths)], check=True, cwd=tmp_path)
+    expected = jax.tree.leaves(jax.jit(call)(*given))
+    for x, y in zip(np.load(paths[2]).values(), expected, strict=True):
+        assert (x == np.asarray(y)).all()

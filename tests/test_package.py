@@ -122,7 +122,7 @@ def test_frameworks_are_imported_by_their_own_modules_only():
 
 
 TORCH = ("__init__", "calls", "drop_ins", "function", "kinds", "operators", "sharding")
-JAX = ("__init__", "callbacks", "folding", "lowering", "primitives")
+JAX = ("__init__", "callbacks", "folding", "kernels", "lowering", "primitives")
 OPTIONAL = {
     "layouts/drawing.py": {"matplotlib"},  # the extra "draw"
     "ops/roofline/plot.py": {"matplotlib"},

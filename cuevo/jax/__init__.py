@@ -3,7 +3,8 @@
 This package imports jax, which cuevo does not depend on; nothing else does. The function here
 checks its arguments while JAX traces it and calls the primitives of `primitives`, with their
 derivatives. `folding` is what vmap makes of them, `lowering` what a compiled program has of them on
-one device and on many, `callbacks` what runs when the program comes to them.
+one device and on many: launches by XLA (`kernels`, of what `launches` makes of a plan), or calls
+that come back to Python (`callbacks`).
 
 >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 2, 16, 1, 8), jax.numpy.bfloat16)
 >>> evoformer_attention(q, k, v).shape
@@ -18,12 +19,13 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, contiguous_strides
 from cuevo.jax import folding, lowering
+from cuevo.jax.kernels import DISABLED_CHECKS
 from cuevo.jax.lowering import ENVIRONMENT, launcher
 from cuevo.jax.primitives import forward_p
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_scale, state_problem
 
-__all__ = ["ENVIRONMENT", "evoformer_attention", "launcher"]
+__all__ = ["DISABLED_CHECKS", "ENVIRONMENT", "evoformer_attention", "launcher"]
 
 folding.register()
 lowering.register()
@@ -52,13 +54,18 @@ def evoformer_attention(
     `jax.vmap` makes one call: the new axis becomes a part of N where the pair bias is shared, and
     a part of B otherwise. Under `jax.jit` arrays that are sharded over B, N or H stay where they
     are, other axes are gathered; gradients of biases are summed over the shards, in float32. Inside
-    of `jax.shard_map` each device has a call of its own. `jax.export` cannot store the call, which
-    comes back to Python.
+    of `jax.shard_map` each device has a call of its own.
 
-    On a GPU it runs on the stream that XLA gives. Operands, results and what is kept for the
-    gradients are XLA's memory; a workspace, where a call needs one, is taken from the driver's pool
-    in the order of the stream, outside of what JAX has preallocated
-    (``XLA_PYTHON_CLIENT_MEM_FRACTION`` leaves room for it), and given back at the end of the call.
+    On a GPU XLA launches the kernels, which are part of the program: chosen for the first of the
+    process's GPUs, or for sm_80 and later where there is none. Everything is XLA's memory. Such a
+    program can be kept by JAX's compilation cache and by ``jax.export.export(...,
+    disabled_checks=DISABLED_CHECKS)``, and runs where cuevo is not; one that is divided over
+    devices under `jax.jit`, rather than in `jax.shard_map`, cannot be exported.
+
+    Where `launcher` says "python", as always on a CPU, the program comes back to Python, and can
+    not be kept. On a GPU the call runs then on the stream that XLA gives, and a workspace, where it
+    needs one, is taken from the driver's pool in the order of the stream, outside of what JAX has
+    preallocated (``XLA_PYTHON_CLIENT_MEM_FRACTION`` leaves room for it).
 
     Raises ValueError or TypeError, naming the argument, while tracing.
     """

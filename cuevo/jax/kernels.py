@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 
 from cuevo.arrays import packed
@@ -21,7 +22,14 @@ from cuevo.jax.primitives import KEPT
 from cuevo.ops import backward, forward
 from cuevo.ops.operation import Operation
 
-__all__ = ["TARGET", "Call", "are_launched", "backward_kernels", "forward_kernels"]
+__all__ = [
+    "DISABLED_CHECKS",
+    "TARGET",
+    "Call",
+    "are_launched",
+    "backward_kernels",
+    "forward_kernels",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +37,8 @@ TARGET = "__gpu$xla.gpu.ptx"
 
 Call = Callable[..., Sequence[Any]]
 """``call(types of results, *arrays)``, traced."""
+DISABLED_CHECKS = (jax.export.DisabledSafetyCheck.custom_call(TARGET),)
+"""What `jax.export.export` takes as ``disabled_checks`` for programs with such calls."""
 _API_VERSION = 2
 """Of custom calls whose configuration is a text."""
 _LOWEST_ARCH = "sm_80"

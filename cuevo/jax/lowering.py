@@ -1,5 +1,5 @@
-"""The primitives in a compiled program: a call back to Python, divided over B, N and H where XLA
-partitions the program.
+"""The primitives in a compiled program: launches, or a call back to Python, divided over B, N and H
+where XLA partitions the program.
 
 XLA's partitioner sees an operation that it knows nothing about. The sharding rule tells it along
 which axes arrays belong together, so that it shards them alike; `_Partition` then says what each
@@ -186,12 +186,16 @@ def launcher(platform: str = "cuda") -> str:
     """What launches kernels in a program for `platform`, "cpu" or "cuda": "xla", or "python", which
     XLA calls back.
 
-    It is XLA for devices of CUDA, unless it refuses to (`cuevo.jax.kernels`), or the environment
-    variable ``CUEVO_JAX`` is ``python``.
+    It is XLA for devices of CUDA, if it turns out to do it (`cuevo.jax.kernels`); the environment
+    variable ``CUEVO_JAX`` may say ``xla`` or ``python`` for programs that are compiled from then
+    on. Raises ValueError where it says another word.
     """
-    if platform == "cpu" or os.environ.get(ENVIRONMENT) == "python":
+    asked = os.environ.get(ENVIRONMENT)
+    if asked and asked not in ("xla", "python"):
+        raise ValueError(f"{ENVIRONMENT}: expected xla or python; got {asked!r}")
+    if platform == "cpu":
         return "python"
-    return "xla" if are_launched() else "python"
+    return asked or ("xla" if are_launched() else "python")
 
 
 def _called_back(module: Any, platform: str, callback: Callback) -> Call:

@@ -101,7 +101,7 @@ def check(name: str, found: Any, expected: Any, dtype: str) -> None:
 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
-    """The calls, which come back to Python, each as the shape of its q and, backward, its `grads`."""
+    """The calls, which come back to Python: the shape of q of each and, backward, its `grads`."""
     calls: list[tuple[Any, ...]] = []
 
     def record(compute: Callable[..., Any]) -> Callable[..., Any]:

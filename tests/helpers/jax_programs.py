@@ -3,6 +3,7 @@ that XLA would make made on the CPU executor, from what the program says of it.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 import cuevo
+from cuevo.jax import DISABLED_CHECKS
 from cuevo.jax.kernels import TARGET
-
-CHECKED = [jax.export.DisabledSafetyCheck.custom_call(TARGET)]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Launch:
 
 def export(call: Callable[..., Any], *arguments: Any) -> Any:
     """The program of a call for CUDA devices."""
-    return jax.export.export(jax.jit(call), platforms=["cuda"], disabled_checks=CHECKED)(*arguments)
+    return jax.export.export(jax.jit(call), platforms=["cuda"], disabled_checks=DISABLED_CHECKS)(
+        *arguments
+    )
 
 
 class Program:
@@ -89,11 +91,22 @@ class Program:
             else:
                 assert op.attributes["call_target_name"].value == TARGET, op
                 found = [_empty(x.type) for x in op.results]
+                for operand, result in _updated(op):
+                    found[result][...] = operands[operand]
                 launch = Launch.of(op.attributes["backend_config"].value)
                 launch.run(operands, found)
                 self.launches.append(launch)
             values.update(zip(op.results, found, strict=True))
         raise AssertionError("a function returns")
+
+
+def _updated(op: Any) -> list[tuple[int, int]]:
+    """Places of the operands that an operation changes, and of the results that they become."""
+    if "output_operand_aliases" not in op.attributes:
+        return []
+    pattern = r"output_operand_alias<(?:output_tuple_indices = \[(\d+)\], )?operand_index = (\d+)"
+    aliases = re.findall(pattern, str(op.attributes["output_operand_aliases"]))
+    return [(int(operand), int(result or 0)) for result, operand in aliases]
 
 
 def _empty(kind: Any) -> Any:
