@@ -2,6 +2,7 @@
 that come back to Python, on one device and on many, and are stored with the program.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ jax: Any = pytest.importorskip("jax")
 
 from helpers.jax_calls import NAMES, check, devices, make, plain  # noqa: E402
 from helpers.jax_programs import Program, export  # noqa: E402
-from jax.sharding import AxisType  # noqa: E402
+from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from cuevo.jax import (  # noqa: E402
@@ -24,6 +25,7 @@ from cuevo.jax import (  # noqa: E402
     evoformer_attention,
     kernels,
     launcher,
+    lowering,
 )
 from cuevo.jax.primitives import backward_p, forward_p  # noqa: E402
 
@@ -123,6 +125,32 @@ def test_each_shard_of_a_shard_map_has_its_launch() -> None:
     # The same launch as that of an array of the shard's shape.
     grid, _, _ = launch.grid
     assert f"grid_x = {grid} : i32" in text
+    assert "tensor<1x1x8x1x8xbf16>" in text
+
+
+@pytest.mark.unit
+def test_the_part_of_a_device_is_launched() -> None:
+    """Of a backward pass that XLA divides over N: gradients of what all share are summed."""
+    mesh = jax.make_mesh((4,), ("n",), (AxisType.Auto,), devices=devices("cpu", 4))
+    shapes = {name: x.shape for name, x in make("cpu", sizes=SMALL).items()}
+    given = shapes | {"out": shapes["q"], "lse": (1, 4, 1, 8), "dout": shapes["q"]}
+
+    def placed(name: str) -> Any:
+        kind = jnp.float32 if name in ("lse", "mask_bias") else jnp.bfloat16
+        spec = P(None, None if name == "pair_bias" else "n")
+        return jax.ShapeDtypeStruct(given[name], kind, sharding=NamedSharding(mesh, spec))
+
+    arrays = [placed(name) for name in given]
+    parameters = dict(names=NAMES, wanted=NAMES, scale=1.0)
+    call = kernels.backward_kernels(NAMES, NAMES, 1.0)
+    divided = lowering._Partition(backward_p, parameters, tuple(given), NAMES, call)
+    _, local, after, before = divided._divide(mesh, arrays, [placed(name) for name in NAMES])
+    specs = tuple(x.spec for x in before), [x.spec for x in after]
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)
+    text = export(mapped, *arrays).mlir_module()
+    assert text.count(kernels.TARGET) == 6
+    sums = re.findall(r"all_reduce.*?\) : \(tensor<(\w+)>\)", text, re.DOTALL)
+    assert sums == ["1x1x1x8x8xf32"]
     assert "tensor<1x1x8x1x8xbf16>" in text
 
 

@@ -79,8 +79,7 @@ def compiled(function: Callable[..., Any], launcher: str, q: Any, sets: Sets) ->
     before = os.environ.pop(ENVIRONMENT, None)
     os.environ[ENVIRONMENT] = launcher
     try:
-        jax.clear_caches()
-        program = jax.jit(lambda *x: function(*x))
+        program = jax.jit(lambda *x: function(*x))  # another function for JAX, which keeps programs
         jax.block_until_ready(program(q, sets))
     finally:
         del os.environ[ENVIRONMENT]
