@@ -2,8 +2,8 @@
 parameters that are one address each.
 
 A host that launches kernels with the addresses of its buffers alone has no parameter block to give.
-The instructions stay as they are; what they load comes from the constant bank in the place of the
-parameters', which are banks of the same kind.
+The instructions stay as they are; what they load comes from another constant bank than parameters
+are in, in the same time.
 """
 
 import re

@@ -9,6 +9,7 @@ XLA's own affair, which no document promises: `are_launched` tries it on the dev
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any
 
@@ -163,16 +164,23 @@ def are_launched() -> bool:
         device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
         return True
+    # A thread of its own has nothing of the mesh or the trace that a caller may be in.
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(_try, device).result()
+        except Exception as error:
+            _log.warning(
+                "XLA does not launch the kernels of cuevo.jax, whose calls come back to Python: %s",
+                error,
+            )
+            return False
+
+
+def _try(device: Any) -> bool:
+    """Whether attention that XLA launches is right, all of its operands being one array."""
     call = forward_kernels(("q", "k", "v"), 1.0)
     x = jax.device_put(np.full((1, 1, 1, 1, 8), 2, np.float16), device)
     types = [jax.typeof(x), jax.ShapeDtypeStruct((1, 1, 1, 1), np.float32)]
-    try:
-        # One key: out is its v. Its logarithm is the score.
-        out, lse = jax.jit(lambda x: call(types, x, x, x))(x)
-        return bool((out == x).all() and lse == 32)
-    except Exception as error:
-        _log.warning(
-            "XLA does not launch the kernels of cuevo.jax, whose calls come back to Python: %s",
-            error,
-        )
-        return False
+    # One key: out is its v, and the logarithm of the sum its score.
+    out, lse = jax.jit(lambda x: call(types, x, x, x))(x)
+    return bool((out == x).all() and lse == 32)

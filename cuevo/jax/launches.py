@@ -71,7 +71,7 @@ class BoundPlan:
 
     def _make_maps(self, addresses: MappedAddresses, slots: Mapping[str, int]) -> BoundLaunch:
         """A launch that makes tensor maps of the arrays that the launch after it has in `slots`."""
-        own, slot = attention_maps_sm90a, max(*self.workspace, *self.results) + 1
+        own, slot = attention_maps_sm90a, max((*self.workspace, *self.results)) + 1
         self.workspace[slot] = packed(own.SHAPE, np.dtype(np.uint8))
         config = own.config_for(addresses.maps)
         kernel = render(own.NAME, own.values(config))
