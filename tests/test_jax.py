@@ -1,5 +1,5 @@
-"""cuevo.jax: values and gradients against plain float32 attention in JAX, eager and compiled, and
-under JAX's transformations.
+"""cuevo.jax: values and gradients against float64, eager and compiled, and under JAX's
+transformations.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from helpers.jax_calls import (  # noqa: E402
     DEVICES,
     NAMES,
     check,
+    expected_gradients,
+    expected_out,
     loss_of,
     make,
-    plain,
     recorded,
     split,
 )
@@ -51,10 +52,10 @@ def test_values_and_gradients(
     arguments = make(device, dtype, mask, pair)
     out = compiled(op.evoformer_attention)(**arguments)
     assert out.dtype == jnp.dtype(dtype)
-    check("out", out, plain(**arguments), dtype)
+    check("out", out, expected_out(arguments), dtype)
     assert out.devices() == arguments["q"].devices()
     found = compiled(jax.grad(loss_of(op.evoformer_attention)))(*split(arguments))
-    expected = jax.grad(loss_of(plain))(*split(arguments))
+    expected = expected_gradients(arguments)
     assert found.keys() == expected.keys()
     for name, x in found.items():
         assert x.dtype == arguments[name].dtype, name
@@ -82,7 +83,7 @@ def test_biases_of_all_batches_and_rows(device: str) -> None:
     for name in ("mask_bias", "pair_bias"):
         arguments[name] = arguments[name][:1, :1]
     found = jax.grad(loss_of(op.evoformer_attention))(arguments, {})
-    expected = jax.jit(jax.grad(loss_of(plain)))(arguments, {})
+    expected = expected_gradients(arguments)
     for name, x in found.items():
         check("d" + name, x, expected[name], "bfloat16")
 
@@ -91,10 +92,13 @@ def test_biases_of_all_batches_and_rows(device: str) -> None:
 def test_a_scale(device: str) -> None:
     arguments = make(device)
     check(
-        "out", op.evoformer_attention(**arguments, scale=2), plain(**arguments, scale=2), "bfloat16"
+        "out",
+        op.evoformer_attention(**arguments, scale=2),
+        expected_out(arguments, scale=2),
+        "bfloat16",
     )
     found = jax.grad(loss_of(op.evoformer_attention, scale=2))(arguments, {})
-    expected = jax.grad(loss_of(plain, scale=2))(arguments, {})
+    expected = expected_gradients(arguments, scale=2)
     for name, x in found.items():
         check("d" + name, x, expected[name], "bfloat16")
 

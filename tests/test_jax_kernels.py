@@ -14,7 +14,7 @@ import pytest
 
 jax: Any = pytest.importorskip("jax")
 
-from helpers.jax_calls import NAMES, check, devices, make, plain  # noqa: E402
+from helpers.jax_calls import NAMES, check, devices, expected_out, make  # noqa: E402
 from helpers.jax_programs import Program, export  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
@@ -58,7 +58,7 @@ def test_launches_give_the_bits_of_calls(mask: str, pair: str, sizes: tuple[int,
     given = [*arguments.values(), jnp.cos(jnp.arange(q.size)).reshape(q.shape).astype(q.dtype)]
     program = Program(export(call, *given))
     found = program(*given)
-    check("out", found[0], plain(**arguments, scale=0.3), "bfloat16")
+    check("out", found[0], expected_out(arguments, 0.3), "bfloat16")
     for name, x, y in zip(("out", "lse", *wanted), found, jax.jit(call)(*given), strict=True):
         assert (x == y).all(), name
     assert program.launches[0].name == "evoformer_forward_sm80"
@@ -80,7 +80,7 @@ def test_tensor_maps_are_made_on_the_device() -> None:
     program = Program(call)
     out, lse = program(*arguments.values())
     assert np.isfinite(lse).all()
-    check("out", out, plain(**arguments, scale=0.3), "bfloat16")
+    check("out", out, expected_out(arguments, 0.3), "bfloat16")
     launches = [x.name for x in program.launches]
     of_a_part = ["attention_maps_sm90a", "evoformer_forward_sm90a"]
     assert launches == ["pair_tiles_sm70", *of_a_part, *of_a_part]

@@ -1,4 +1,4 @@
-"""Arguments for `cuevo.jax`, and plain attention in JAX to compare with."""
+"""Arguments for `cuevo.jax`, and what it has to give."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from cuevo import reference
 from cuevo.jax import ENVIRONMENT, callbacks
 
 NAMES = ("q", "k", "v", "mask_bias", "pair_bias")
@@ -59,21 +60,21 @@ def make(
     return made
 
 
-def plain(
-    q: Any, k: Any, v: Any, mask_bias: Any = None, pair_bias: Any = None, scale: Any = None
-) -> Any:
-    """The same in float32, matrix by matrix."""
-    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    scores = jnp.einsum("bnqhd,bnkhd->bnhqk", q, k, precision="highest")
-    scores *= q.shape[-1] ** -0.5 if scale is None else scale
-    if mask_bias is not None and mask_bias.dtype == jnp.bool_:
-        scores = jnp.where(mask_bias, scores, -jnp.inf)
-    elif mask_bias is not None:
-        scores += mask_bias
-    if pair_bias is not None:
-        scores += pair_bias
-    weights = jax.nn.softmax(scores, -1)
-    return jnp.einsum("bnhqk,bnkhd->bnqhd", weights, v, precision="highest")
+def expected_out(arguments: dict[str, Any], scale: Any = None) -> np.ndarray:
+    """The result in float64."""
+    return reference.attention(**_on_host(arguments), scale=scale)[0]
+
+
+def expected_gradients(arguments: dict[str, Any], scale: Any = None) -> dict[str, np.ndarray]:
+    """The gradients of `loss_of`, in float64."""
+    q = arguments["q"]
+    dout = np.asarray(jnp.cos(jnp.arange(q.size)).reshape(q.shape).astype(q.dtype))
+    found = reference.attention_backward(dout, **_on_host(arguments), scale=scale)
+    return {name: found[NAMES.index(name)] for name in split(arguments)[0]}
+
+
+def _on_host(arguments: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x) for name, x in arguments.items()}
 
 
 def loss_of(call: Callable[..., Any], **more: Any) -> Callable[..., Any]:
