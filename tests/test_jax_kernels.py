@@ -67,7 +67,7 @@ def test_launches_give_the_bits_of_calls(mask: str, pair: str, sizes: tuple[int,
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are for a device of sm_90, and its own variant of the forward pass."""
-    monkeypatch.setattr(kernels, "_device", lambda: ("sm_90", ""))
+    monkeypatch.setenv(kernels.ARCH_ENVIRONMENT, "sm_90")
     monkeypatch.setenv("CUEVO_VARIANT", "sm_90")
 
 

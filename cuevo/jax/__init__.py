@@ -57,8 +57,9 @@ def evoformer_attention(
     of `jax.shard_map` each device has a call of its own.
 
     On a GPU XLA launches the kernels, which are part of the program: chosen for the first of the
-    process's GPUs, or for sm_80 and later where there is none. Everything is XLA's memory. Such a
-    program can be kept by JAX's compilation cache and by ``jax.export.export(...,
+    process's GPUs, or for sm_80 and later where there is none; for another architecture if the
+    environment variable ``CUEVO_JAX_ARCH`` says so, such as ``sm_90``. Everything is XLA's memory.
+    Such a program can be kept by JAX's compilation cache and by ``jax.export.export(...,
     disabled_checks=DISABLED_CHECKS)``, and runs where cuevo is not; one that is divided over
     devices under `jax.jit`, rather than in `jax.shard_map`, cannot be exported.
 

@@ -8,6 +8,7 @@ XLA's own affair, which no document promises: `are_launched` tries it on the dev
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
@@ -17,6 +18,7 @@ import jax
 import jax.export
 import numpy as np
 
+from cuevo.architectures import check_exists
 from cuevo.arrays import packed
 from cuevo.jax.launches import BoundLaunch, BoundPlan, plan_for
 from cuevo.jax.primitives import KEPT
@@ -24,6 +26,7 @@ from cuevo.ops import backward, forward
 from cuevo.ops.operation import Operation
 
 __all__ = [
+    "ARCH_ENVIRONMENT",
     "DISABLED_CHECKS",
     "TARGET",
     "Call",
@@ -42,6 +45,7 @@ DISABLED_CHECKS = (jax.export.DisabledSafetyCheck.custom_call(TARGET),)
 """What `jax.export.export` takes as ``disabled_checks`` for programs with such calls."""
 _API_VERSION = 2
 """Of custom calls whose configuration is a text."""
+ARCH_ENVIRONMENT = "CUEVO_JAX_ARCH"
 _LOWEST_ARCH = "sm_80"
 """What a program is for where there is no device to ask."""
 
@@ -147,7 +151,12 @@ def _quoted(text: str) -> str:
 
 
 def _device() -> tuple[str, str]:
-    """Architecture and name of the devices that a program for CUDA will run on."""
+    """Architecture and name of the devices that a program for CUDA will run on: of those that are
+    here, unless the environment says another architecture.
+    """
+    if asked := os.environ.get(ARCH_ENVIRONMENT):
+        check_exists(asked)
+        return asked, ""
     try:
         device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
