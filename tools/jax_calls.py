@@ -88,8 +88,10 @@ def compiled(function: Callable[..., Any], launcher: str, q: Any, sets: Sets) ->
     return lambda: program(q, sets)
 
 
-def kernels_alone(q: Any, sets: Sets, *, backward: bool) -> Callable[[], Any]:
-    """A launch of a graph of the same kernels."""
+def kernels_alone(
+    q: Any, sets: Sets, *, backward: bool
+) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """What launches a graph of the same kernels, and what waits for them."""
     import cuevo
     from cuevo.arrays import array_from_pointer
     from cuevo.executors import executor
@@ -117,10 +119,10 @@ def kernels_alone(q: Any, sets: Sets, *, backward: bool) -> Callable[[], Any]:
             dout = results[-1][0]
         return kept, results
 
-    work(device.new_stream())  # kernels are loaded outside of a capture
-    device.synchronize()
-    graph = device.capture(work)
-    return lambda: graph.launch()
+    stream = device.new_stream()
+    work(stream)  # kernels are loaded outside of a capture
+    graph = device.capture(work, stream)
+    return graph.launch, lambda _: device.synchronize(stream)
 
 
 def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float:
@@ -143,10 +145,7 @@ def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, f
 
     q, sets = make_inputs(workload, dtype)
     if jax.default_backend() == "gpu":
-        from cuevo.executors import executor
-
-        run = kernels_alone(q, sets, backward=kind == "gradients")
-        yield "kernels", microseconds(run, lambda _: executor(0).synchronize())
+        yield "kernels", microseconds(*kernels_alone(q, sets, backward=kind == "gradients"))
     yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
     function = {"forward": forward, "gradients": gradients}[kind]
     for launcher in LAUNCHERS:
