@@ -31,7 +31,7 @@ pytest.register_assert_rewrite("helpers")  # they hold tests, too
 from helpers import sweep_kernels  # noqa: E402
 
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-SHARE = 0.15 / PROCESSES
+SHARE = 0.25 / PROCESSES
 """Part of a device's memory that torch may keep in a process, and JAX as much again; the rest is
 for contexts, cuevo's own pools, and the one test that takes gigabytes.
 """
@@ -103,7 +103,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     for operation in OPERATIONS:
         if len(operation.plans) > 16:
             operation.plans.clear()
-    if item.get_closest_marker("whole_device") and devices():
+    marks = {mark.name for mark in item.iter_markers()}
+    if marks & {"whole_device", "no_memory_left"} and devices():
         gc.collect()
         _give_memory_back()
 

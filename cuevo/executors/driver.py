@@ -278,6 +278,8 @@ class DriverExecutor:
                 raise self._allocation_error(nbytes, error) from error
 
     def _allocation_error(self, nbytes: int, error: Exception) -> DriverError:
+        """What to raise; the pool gives back what it holds in vain, which others may need now."""
+        cuda.cuMemPoolTrimTo(self._pool.handle, 0)
         status, free, total = cuda.cuMemGetInfo()
         left = "" if status else f" Of {total:,} bytes {free:,} are free."
         return DriverError(f"allocating {nbytes:,} bytes on {self.name}: {error}{left}")

@@ -15,7 +15,7 @@ from cuevo.cuda.context import check
 from cuevo.executors.driver import DriverExecutor
 from workloads import Workload
 
-LARGE = 2**27
+LARGE = 2**28
 """Bytes of q from which on the arrays of a problem are more than a process may keep."""
 
 
