@@ -9,7 +9,9 @@ from typing import Any
 from cuevo.architectures import Architecture
 from cuevo.kernels import gemm_mma
 from cuevo.kernels.forward import Problem
+from cuevo.ops.export.formulas import fields_function
 from cuevo.ops.export.trace import Symbol, input_float, input_int
+from cuevo.toolchain.structs import Struct
 
 __all__ = ["Columns", "architecture_in_c", "array_in_c", "problem_in_c", "product_in_c"]
 
@@ -101,3 +103,23 @@ def float_in_c(name: str) -> Any:
 def dtype_in_c(name: str) -> str:
     """The 16-bit type that C calls so, asked for within a trace."""
     return "bf16" if input_int(name) == input_int("CUEVO_BF16") else "f16"
+
+
+def product_fields_function(
+    name: str,
+    given: str,
+    struct: Struct,
+    fields: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    *workspace: str,
+) -> str:
+    """The C function of that name which fills the parameter block of a product, from what is
+    `given`, the arrays, those in the `workspace` behind them, and the factors: as `fields` does,
+    which takes them by the names that host halves have for them.
+    """
+    names = {"a": "a", "b": "b", "c": "added", "d": "out", "bias": "bias", "scatter": "scatter"}
+    names |= {each: each for each in workspace}
+    operands = {name: array_in_c(in_c, axes=3) for name, in_c in names.items()}
+    operands |= {name: float_in_c(name) for name in ("alpha", "beta")}
+    arrays = "".join(f", const cuevo_array *{in_c}" for in_c in names.values())
+    inputs = f"{given}{arrays}, double alpha, double beta"
+    return fields_function(name, inputs, struct, lambda: fields(operands))

@@ -11,12 +11,12 @@ from cuevo.ops.export.columns import (
     ARCHITECTURE,
     Columns,
     architecture_in_c,
-    array_in_c,
     float_in_c,
+    product_fields_function,
     product_in_c,
     stand_in,
 )
-from cuevo.ops.export.formulas import fields_function, number_function, values_function
+from cuevo.ops.export.formulas import number_function, values_function
 from cuevo.ops.export.instances import Instances
 from cuevo.ops.export.selection import Selection, narrowed
 from cuevo.ops.export.tables import PRODUCT_CHOICE, Table, product_choice
@@ -85,20 +85,13 @@ def formulas() -> Iterator[str]:
     )
     yield number_function("product_blocks", _GIVEN, lambda: config().grid(x)[0])
     yield values_function("product_workspace", _GIVEN, lambda: config().workspace(x))
-    names = {"a": "a", "b": "b", "c": "added", "d": "out", "bias": "bias", "scatter": "scatter"}
-    names |= {"partials": "partials", "arrivals": "arrivals"}
-    arrays = {name: array_in_c(in_c, axes=3) for name, in_c in names.items()}
-    factors: dict[str, Any] = {name: float_in_c(name) for name in ("alpha", "beta")}
-    yield fields_function(
+    yield product_fields_function(
         "product_fields",
-        ", ".join(
-            (
-                *(_GIVEN, *(f"const cuevo_array *{name}" for name in names.values())),
-                "double alpha, double beta",
-            )
-        ),
+        _GIVEN,
         load_header().kernels[_KERNEL.NAME],
-        lambda: gemm_mma.parameters(config(), x, **arrays, **factors),
+        lambda operands: gemm_mma.parameters(config(), x, **operands),
+        "partials",
+        "arrivals",
     )
 
 

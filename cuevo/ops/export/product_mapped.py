@@ -12,10 +12,11 @@ from cuevo.ops.export.columns import (
     architecture_in_c,
     array_in_c,
     float_in_c,
+    product_fields_function,
     product_in_c,
     stand_in,
 )
-from cuevo.ops.export.formulas import fields_function, number_function, values_function
+from cuevo.ops.export.formulas import number_function, values_function
 from cuevo.ops.export.instances import Instances
 from cuevo.ops.export.selection import Selection
 from cuevo.ops.export.tables import Table, product_choice
@@ -75,19 +76,11 @@ def formulas() -> Iterator[str]:
         "const cuevo_array *source, int64_t columns",
         lambda: [*chain(*_KERNEL.map_axes(source, contiguous))],  # type: ignore[arg-type]
     )
-    names = {"a": "a", "b": "b", "c": "added", "d": "out", "bias": "bias", "scatter": "scatter"}
-    arrays = {name: array_in_c(in_c, axes=3) for name, in_c in names.items()}
-    factors: dict[str, Any] = {name: float_in_c(name) for name in ("alpha", "beta")}
-    yield fields_function(
+    yield product_fields_function(
         "mapped_product_fields",
-        ", ".join(
-            (
-                *(_GIVEN, *(f"const cuevo_array *{name}" for name in names.values())),
-                "double alpha, double beta",
-            )
-        ),
+        _GIVEN,
         load_header().kernels[_KERNEL.NAME],
-        lambda: _KERNEL.unmapped_fields(config(), x, **arrays, **factors),
+        lambda operands: _KERNEL.unmapped_fields(config(), x, **operands),
     )
 
 
