@@ -126,6 +126,16 @@ def test_only_needed_gradients(
         assert (x == everything[name]).all(), name
 
 
+def test_the_lse_is_computed_for_gradients_alone() -> None:
+    arguments = make("cpu", sizes=SMALL)
+    alone = str(jax.make_jaxpr(op.evoformer_attention)(**arguments))
+    differentiated = str(
+        jax.make_jaxpr(jax.grad(loss_of(op.evoformer_attention)))(*split(arguments))
+    )
+    assert "with_lse=False" in alone and "with_lse=True" not in alone
+    assert "with_lse=True" in differentiated and "with_lse=False" not in differentiated
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_eager_and_compiled_are_the_same_bits(device: str) -> None:
     arguments = make(device)

@@ -37,7 +37,7 @@ def both_passes(names: tuple[str, ...], wanted: tuple[str, ...]) -> Callable[...
 
     def call(*arrays: Any) -> Any:
         *operands, dout = arrays
-        kept = forward_p.bind(*operands, names=names, scale=0.3)
+        kept = forward_p.bind(*operands, names=names, scale=0.3, with_lse=True)
         given = (*operands, *kept, dout)
         return *kept, *backward_p.bind(*given, names=names, wanted=wanted, scale=0.3)
 
@@ -76,7 +76,9 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tensor_maps_are_made_on_the_device() -> None:
     """A last query tile of its own adds to what the others have written."""
     arguments = make("cpu", sizes=(1, 1, 131, 37, 1, 24))
-    call = export(lambda *x: forward_p.bind(*x, names=NAMES, scale=0.3), *arguments.values())
+    call = export(
+        lambda *x: forward_p.bind(*x, names=NAMES, scale=0.3, with_lse=True), *arguments.values()
+    )
     program = Program(call)
     out, lse = program(*arguments.values())
     assert np.isfinite(lse).all()
@@ -89,7 +91,7 @@ def test_tensor_maps_are_made_on_the_device() -> None:
 @pytest.mark.kernel
 def test_no_keys() -> None:
     shape = (1, 1, 8, 1, 8)
-    call = kernels.forward_kernels(("q", "k", "v"), 1.0)
+    call = kernels.forward_kernels(("q", "k", "v"), 1.0, with_lse=True)
     types = jnp.zeros(shape, jnp.float16), jnp.zeros((1, 1, 1, 8))
     q, k = jnp.ones(shape, jnp.float16), jnp.ones((1, 1, 0, 1, 8), jnp.float16)
     out, lse = call(types, q, k, k)

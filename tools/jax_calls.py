@@ -106,7 +106,8 @@ def kernels_alone(
     def work(stream: Any) -> Any:
         kept, found = [], there(q)
         for given in views:
-            out, lse = cuevo.attention(found, **given, return_lse=True, stream=stream)
+            made = cuevo.attention(found, **given, return_lse=backward, stream=stream)
+            out, lse = made if backward else (made, None)
             kept.append((found, out, lse))
             found = out
         if not backward:

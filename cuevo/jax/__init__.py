@@ -85,7 +85,7 @@ def evoformer_attention(
 # inside of an eager shard_map, too.
 @partial(jax.jit, static_argnames=("names", "scale"))
 def _attention(operands: tuple[Any, ...], names: tuple[str, ...], scale: float) -> Any:
-    out, _ = forward_p.bind(*operands, names=names, scale=scale)
+    (out,) = forward_p.bind(*operands, names=names, scale=scale, with_lse=False)
     return out
 
 

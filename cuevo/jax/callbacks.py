@@ -22,13 +22,14 @@ Callback = Callable[..., tuple[()]]
 """``callback(context, *operands, *results)``."""
 
 
-def forward_callback(names: Sequence[str], scale: float) -> Callback:
-    """Computes out and lse from the operands `names`."""
+def forward_callback(names: Sequence[str], scale: float, *, with_lse: bool) -> Callback:
+    """Computes out, and lse if it is wanted, from the operands `names`."""
+    every = (*names, *KEPT[: 1 + with_lse])
     views_of = _Views(len(names))
 
     def run(context: Any, *buffers: _Buffer) -> tuple[()]:
         views = views_of(buffers)
-        arrays: dict[str, Any] = dict(zip((*names, *KEPT), views, strict=True))
+        arrays: dict[str, Any] = dict(zip(every, views, strict=True))
         attention(**arrays, scale=scale, stream=_stream(context, views[0]))
         return ()
 

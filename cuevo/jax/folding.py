@@ -81,12 +81,17 @@ def _shares_pair(names: Sequence[str], places: Sequence[int | None]) -> bool:
 
 
 def _map_forward(
-    arrays: Sequence[Any], places: Sequence[int | None], *, names: tuple[str, ...], scale: float
+    arrays: Sequence[Any],
+    places: Sequence[int | None],
+    *,
+    names: tuple[str, ...],
+    scale: float,
+    with_lse: bool,
 ) -> tuple[list[Any], list[int]]:
     fold = _make_fold(arrays, places, shares_pair=_shares_pair(names, places))
     folded = map(fold.fold, names, arrays, places)
-    results = forward_p.bind(*folded, names=names, scale=scale)
-    return [fold.unfold(x) for x in results], [0, 0]
+    results = forward_p.bind(*folded, names=names, scale=scale, with_lse=with_lse)
+    return [fold.unfold(x) for x in results], [0] * len(results)
 
 
 def _map_tangent(

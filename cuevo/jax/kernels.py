@@ -50,11 +50,11 @@ _LOWEST_ARCH = "sm_80"
 """What a program is for where there is no device to ask."""
 
 
-def forward_kernels(names: Sequence[str], scale: float) -> Call:
-    """Computes out and lse from the operands `names`."""
+def forward_kernels(names: Sequence[str], scale: float, *, with_lse: bool) -> Call:
+    """Computes out, and lse if it is wanted, from the operands `names`."""
 
     def call(types: Sequence[Any], *arrays: Any) -> Sequence[Any]:
-        return _run(forward.OPERATION, names, (scale, True, None), types, arrays)
+        return _run(forward.OPERATION, names, (scale, with_lse, None), types, arrays)
 
     return call
 
@@ -187,7 +187,7 @@ def are_launched() -> bool:
 
 def _try(device: Any) -> bool:
     """Whether attention that XLA launches is right, all of its operands being one array."""
-    call = forward_kernels(("q", "k", "v"), 1.0)
+    call = forward_kernels(("q", "k", "v"), 1.0, with_lse=True)
     x = jax.device_put(np.full((1, 1, 1, 1, 8), 2, np.float16), device)
     types = [jax.typeof(x), jax.ShapeDtypeStruct((1, 1, 1, 1), np.float32)]
     # One key: out is its v, and the logarithm of the sum its score.

@@ -211,11 +211,18 @@ def _called_back(module: Any, platform: str, callback: Callback) -> Call:
 
 
 def _lower_forward(
-    context: mlir.LoweringRuleContext, *operands: Any, names: tuple[str, ...], scale: float
+    context: mlir.LoweringRuleContext,
+    *operands: Any,
+    names: tuple[str, ...],
+    scale: float,
+    with_lse: bool,
 ) -> Any:
-    both = forward_kernels(names, scale), forward_callback(names, scale)
-    parameters = dict(names=names, scale=scale)
-    return _lower(forward_p, context, operands, names, KEPT, *both, parameters)
+    both = (
+        forward_kernels(names, scale, with_lse=with_lse),
+        forward_callback(names, scale, with_lse=with_lse),
+    )
+    parameters = dict(names=names, scale=scale, with_lse=with_lse)
+    return _lower(forward_p, context, operands, names, KEPT[: 1 + with_lse], *both, parameters)
 
 
 def _lower_backward(

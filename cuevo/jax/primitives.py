@@ -1,10 +1,10 @@
 """The primitives of JAX that attention is made of, the types of their results, and derivatives.
 
-`forward_p` takes the operands that `names` says and gives out and lse. Its derivative is
-`tangent_p`, linear in the tangents of the operands that `wanted` says; it exists only to be
-transposed to `backward_p`, which gives the gradients of the same. (A custom_vjp under vmap would be
-asked for the gradient of a shared pair bias of each element, an array as large as all scores, which
-JAX then sums.)
+`forward_p` takes the operands that `names` says and gives out, and lse, which costs time, where it
+is differentiated. Its derivative is `tangent_p`, linear in the tangents of the operands that
+`wanted` says; it exists only to be transposed to `backward_p`, which gives the gradients of the
+same. (A custom_vjp under vmap would be asked for the gradient of a shared pair bias of each
+element, an array as large as all scores, which JAX then sums.)
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ KEPT = ("out", "lse")
 """What the gradients need of the forward pass, besides its operands."""
 
 forward_p: Any = Primitive("evoformer_attention_forward")
-"""``out, lse = bind(*operands, names=..., scale=...)``."""
+"""``out, lse = bind(*operands, names=..., scale=..., with_lse=True)``; False: out alone."""
 tangent_p: Any = Primitive("evoformer_attention_tangent")
 """``bind(*operands, out, lse, *tangents, names=..., wanted=..., scale=...)``: tangent of out."""
 backward_p: Any = Primitive("evoformer_attention_backward")
@@ -45,7 +45,11 @@ for _primitive in (forward_p, tangent_p, backward_p):
 # Made of those of operands: a type also says how an array is sharded, and varies over devices.
 
 
-def _forward_types(q: Any, *others: Any, names: tuple[str, ...], scale: float) -> list[Any]:
+def _forward_types(
+    q: Any, *others: Any, names: tuple[str, ...], scale: float, with_lse: bool
+) -> list[Any]:
+    if not with_lse:
+        return [q]
     batch, rows, queries, heads, _ = q.shape
     of_batch, of_rows, _, of_heads, _ = q.sharding.spec
     placed = NamedSharding(q.sharding.mesh, PartitionSpec(of_batch, of_rows, of_heads, None))
@@ -71,21 +75,26 @@ backward_p.def_abstract_eval(_backward_types)
 
 
 def _differentiate(
-    primals: Sequence[Any], tangents: Sequence[Any], *, names: tuple[str, ...], scale: float
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    names: tuple[str, ...],
+    scale: float,
+    with_lse: bool,
 ) -> tuple[Any, Any]:
-    out, lse = forward_p.bind(*primals, names=names, scale=scale)
+    out, lse = forward_p.bind(*primals, names=names, scale=scale, with_lse=True)
+    results = (out, lse) if with_lse else (out,)
     changes = {
         name: dx
         for name, x, dx in zip(names, primals, tangents, strict=True)
         if not isinstance(dx, ad.Zero) and jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
     }
-    no_change = ad.Zero(jax.typeof(lse))
     if not changes:
-        return (out, lse), (ad.Zero(jax.typeof(out)), no_change)
+        return results, tuple(ad.Zero(jax.typeof(x)) for x in results)
     dout = tangent_p.bind(
         *(*primals, out, lse, *changes.values()), names=names, wanted=tuple(changes), scale=scale
     )
-    return (out, lse), (dout, no_change)
+    return results, (dout, ad.Zero(jax.typeof(lse)))[: len(results)]
 
 
 def _transpose(
