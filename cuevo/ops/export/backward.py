@@ -13,6 +13,7 @@ from cuevo.ops.export.columns import (
     Columns,
     architecture_in_c,
     array_in_c,
+    declared,
     dtype_in_c,
     float_in_c,
     problem_in_c,
@@ -104,13 +105,7 @@ def formulas() -> Iterator[str]:
     arrays = {name: array_in_c(name) for name in names}
     yield fields_function(
         "backward_fields",
-        ", ".join(
-            (
-                *(_GIVEN, "int64_t groups"),
-                *(f"const cuevo_array *{name}" for name in names),
-                "double scale",
-            )
-        ),
+        f"{_GIVEN}, int64_t groups, {declared(names)}, double scale",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.parameters(
             config(dtype=dtype_in_c("q->type")),

@@ -12,6 +12,7 @@ from cuevo.ops.export.columns import (
     PROBLEM,
     Columns,
     array_in_c,
+    declared,
     float_in_c,
     problem_in_c,
     stand_in,
@@ -69,7 +70,7 @@ def formulas() -> Iterator[str]:
     )
     yield fields_function(
         "delta_fields",
-        ", ".join((_DELTA.parameter, *(f"const cuevo_array *{name}" for name in names))),
+        f"{_DELTA.parameter}, {declared(names)}",
         header[attention_delta_sm70.NAME],
         lambda: attention_delta_sm70.parameters(delta, **arrays),
     )

@@ -2,7 +2,7 @@
 whose numbers are symbols.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,6 +95,11 @@ def array_in_c(name: str, shape: Sequence[Any] | None = None, *, axes: int = 5) 
     )
 
 
+def declared(arrays: Iterable[str]) -> str:
+    """Arrays as parameters of a C function."""
+    return ", ".join(f"const cuevo_array *{name}" for name in arrays)
+
+
 def float_in_c(name: str) -> Any:
     """A double."""
     return input_float(name)
@@ -120,6 +125,5 @@ def product_fields_function(
     names |= {each: each for each in workspace}
     operands = {name: array_in_c(in_c, axes=3) for name, in_c in names.items()}
     operands |= {name: float_in_c(name) for name in ("alpha", "beta")}
-    arrays = "".join(f", const cuevo_array *{in_c}" for in_c in names.values())
-    inputs = f"{given}{arrays}, double alpha, double beta"
+    inputs = f"{given}, {declared(names.values())}, double alpha, double beta"
     return fields_function(name, inputs, struct, lambda: fields(operands))

@@ -16,6 +16,7 @@ from cuevo.ops.export.columns import (
     Columns,
     architecture_in_c,
     array_in_c,
+    declared,
     dtype_in_c,
     float_in_c,
     problem_in_c,
@@ -77,9 +78,7 @@ def formulas() -> Iterator[str]:
     )
     yield fields_function(
         "forward_fields",
-        ", ".join(
-            (_COLUMNS.parameter, *(f"const cuevo_array *{name}" for name in names), "double scale")
-        ),
+        f"{_COLUMNS.parameter}, {declared(names)}, double scale",
         load_header().kernels[kernel.NAME],
         lambda: kernel.parameters(
             config(dtype=dtype_in_c("q->type")), **arrays, scale=float_in_c("scale")

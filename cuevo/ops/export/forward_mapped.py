@@ -16,6 +16,7 @@ from cuevo.ops.export.columns import (
     Columns,
     architecture_in_c,
     array_in_c,
+    declared,
     dtype_in_c,
     float_in_c,
     problem_in_c,
@@ -106,12 +107,7 @@ def formulas() -> Iterator[str]:
     first: Any = input_int("first_query")
     yield fields_function(
         "mapped_fields",
-        ", ".join(
-            (
-                *(given, *(f"const cuevo_array *{name}" for name in names)),
-                "cuevo_type type, double scale, int64_t first_query",
-            )
-        ),
+        f"{given}, {declared(names)}, cuevo_type type, double scale, int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
             config(dtype=dtype_in_c("type")),
