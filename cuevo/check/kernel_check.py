@@ -206,9 +206,12 @@ def compare(pairs: Pairs) -> tuple[dict[str, float], tuple[Finding, ...]]:
 
 
 def _distance(found: Array, expected: Array) -> float:
-    wide = found.astype(np.float64)
-    norm = float(np.linalg.norm(expected))
-    difference = float(np.linalg.norm(wide - expected))
+    wide, exists = found.astype(np.float64), np.isfinite(expected)
+    # Such as the lse of a row without keys.
+    if not np.array_equal(wide[~exists], expected[~exists], equal_nan=True):
+        return float("inf")
+    norm = float(np.linalg.norm(expected[exists]))
+    difference = float(np.linalg.norm(wide[exists] - expected[exists]))
     return difference / norm if norm else difference
 
 

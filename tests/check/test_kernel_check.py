@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.small_instances import INSTANCES, SMALL, configured
 
@@ -33,6 +34,23 @@ def test_kernels_that_ship_have_no_errors(name: str, settings: str) -> None:
     assert not any("no small problem" in each for each in messages)
     missed = any("never ran" in each for each in messages)
     assert not missed or (name in LEFT_OUT and ("side=keys" in settings or "mask=none" in settings))
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        ((-np.inf, 1.0), True),
+        ((0.0, 1.0), False),
+        ((np.nan, 1.0), False),
+        ((-np.inf, np.nan), False),
+    ],
+    ids=str,
+)
+def test_infinities_have_to_be_the_same(found: tuple[float, ...], right: bool) -> None:
+    """As the lse of a row without keys is."""
+    lse = np.array(found, np.float32), np.array((-np.inf, 1.0))
+    _, findings = kernel_check.compare({"lse": lse})
+    assert (not findings) == right
 
 
 def test_every_kernel_has_a_check() -> None:
