@@ -61,11 +61,11 @@ _MANY_TILE_BYTES = 2**26
 """Pair-bias tiles that are more than L2 keeps."""
 _GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
-whose highest score is between 24 below 0 and 64 above need no other.
+whose highest score is between 96 below 0 and 64 above need no other.
 """
-_LEAST_SUM = {"bf16": 2.0**32, "f16": 2.0**-6}
-"""Least sums of rows some of whose keys do not count: what these might have had is lost in
-rounding. With a guess such a key has at most 2^-56 with its mask; others of so high a sum, 2^-24.
+_LEAST_SUM = 2.0**-40
+"""Of a row of a guessed reference: what of a smaller one was lost for being below the least normal
+number might count.
 """
 _MOST_SUM = 2.0**120
 """Of a row of a guessed reference: the inverse of more is not a normal number."""
@@ -133,6 +133,31 @@ class Config(StageMemory):
         return self.mask != "none"
 
     @property
+    def adds_mask(self) -> bool:
+        """Whether a product adds the mask to the scores: where there is one, or keys end within a
+        tile and no tile of the pair bias says so.
+        """
+        return self.masked and (self.mask != "bounds" or self.pair == "none")
+
+    @property
+    def finishes_stages(self) -> bool:
+        """Whether mask warps write into a stage behind TMA."""
+        return self.masked and self.sums_in_rows
+
+    @property
+    def stage_arrivals(self) -> int:
+        """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
+        and those that put the mask there.
+        """
+        mask_lanes = 0 if self.finishes_stages else self.mask_arrivals
+        return 1 + mask_lanes
+
+    @property
+    def mask_arrivals(self) -> int:
+        """Lanes of mask warps that arrive at a barrier."""
+        return self.arriving_lanes * self.block_rows if self.masked else 0
+
+    @property
     def arriving_lanes(self) -> int:
         """Lanes of a warp that arrive at an mbarrier: all, at a time that is not longer, because
         racecheck does not see that lanes have met before one arrives for them; or where blocks
@@ -171,11 +196,6 @@ class Config(StageMemory):
         return self.block_keys // 32
 
     @property
-    def least_sum(self) -> float:
-        """Least row sum of a work that need not be done again."""
-        return _LEAST_SUM[self.dtype]
-
-    @property
     def guesses(self) -> bool:
         """Whether rows have a reference before their scores are known, and none that moves: the
         type of probabilities has the range for that.
@@ -183,9 +203,14 @@ class Config(StageMemory):
         return self.dtype == "bf16"
 
     @property
-    def most_sum(self) -> float | None:
-        """Highest row sum, of a guessed reference, of a work that need not be done again."""
-        return _MOST_SUM if self.guesses else None
+    def guess(self) -> float:
+        """The guessed reference, in powers of two."""
+        return _GUESS
+
+    @property
+    def guessed_sums(self) -> tuple[float, float]:
+        """Least and highest sum of a row that its guessed reference was one for."""
+        return _LEAST_SUM, _MOST_SUM
 
     @property
     def strip(self) -> Strip:

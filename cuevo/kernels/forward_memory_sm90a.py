@@ -1,16 +1,16 @@
 """Where everything lies in the shared memory of ``ptx/evoformer_forward_sm90a.ptx``."""
 
 from abc import ABC, abstractmethod
-from math import ceil
 
 __all__ = ["StageMemory"]
 
 _BARRIER_BYTES = 8
 _FLAG_BYTES = 16
+_HALVES_BYTES = 8 * 16
 
 
 class StageMemory(ABC):
-    """Shared memory: stages of (K | V | sums | pair), Q, output, mask, notes on works, barriers; in
+    """Shared memory: stages of (K | V | pair), ones, Q, output, mask, notes on works, barriers; in
     bytes, from its begin on. `evoformer_forward_sm90a.Config` says what the numbers are made of.
     """
 
@@ -21,7 +21,6 @@ class StageMemory(ABC):
     m_tiles: int
     pair: str
     stages: int
-    sums: str
 
     @property
     @abstractmethod
@@ -29,7 +28,15 @@ class StageMemory(ABC):
 
     @property
     @abstractmethod
-    def masked(self) -> bool: ...
+    def adds_mask(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def finishes_stages(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def guesses(self) -> bool: ...
 
     @property
     @abstractmethod
@@ -54,24 +61,9 @@ class StageMemory(ABC):
         return self.block_rows * self.kv_row_bytes
 
     @property
-    def sums_at(self) -> int:
-        """Where the columns that make the row sums begin in a stage: rows like those of V, of which
-        each row N takes a chunk; or all the same, of ones.
-        """
-        return 2 * self.v_at
-
-    @property
-    def sums_bytes(self) -> int:
-        """Their bytes."""
-        if self.product_columns <= self.row_elements:
-            return 0
-        chunks = self.row_bytes // 16
-        return (ceil(self.block_rows / chunks) if self.masked else 1) * self.kv_row_bytes
-
-    @property
     def pair_at(self) -> int:
         """Where the pair bias begins in a stage."""
-        return self.sums_at + self.sums_bytes
+        return 2 * self.v_at
 
     @property
     def pair_tile_bytes(self) -> int:
@@ -91,12 +83,24 @@ class StageMemory(ABC):
     @property
     def copied_bytes(self) -> int:
         """Bytes of a stage that TMA brings."""
-        return 2 * self.v_at + self.pair_bytes
+        return self.stage_bytes
+
+    @property
+    def ones_at(self) -> int:
+        """Where rows like those of V begin, of which the first chunk are ones: columns of the
+        product with V that make the row sums, where the rows of V have no room for them.
+        """
+        return self.stages * self.stage_bytes
+
+    @property
+    def ones_bytes(self) -> int:
+        """Their bytes."""
+        return self.kv_row_bytes if self.product_columns > self.row_elements else 0
 
     @property
     def q_at(self) -> int:
         """Where Q begins."""
-        return self.stages * self.stage_bytes
+        return self.ones_at + self.ones_bytes
 
     @property
     def q_row_bytes(self) -> int:
@@ -130,16 +134,8 @@ class StageMemory(ABC):
 
     @property
     def mask_row_bytes(self) -> int:
-        """Bytes of what is added to the scores of a row N in a stage, of two flags, and of fp32
-        weights of the keys where instructions sum the rows.
-        """
-        weights = 4 * self.block_keys if self.sums == "added" else 0
-        return self.weights_offset + weights
-
-    @property
-    def weights_offset(self) -> int:
-        """Where such weights begin."""
-        return 4 * self.block_keys + _FLAG_BYTES
+        """Bytes of the mask of a row N in a stage, 16 a key, and of a flag."""
+        return 16 * self.block_keys + _FLAG_BYTES
 
     @property
     def mask_stage_bytes(self) -> int:
@@ -147,9 +143,24 @@ class StageMemory(ABC):
         return self.block_rows * self.mask_row_bytes
 
     @property
+    def state_at(self) -> int:
+        """Where row states begin, of works whose references move."""
+        return self.mask_at + self.mask_bytes
+
+    @property
+    def state_tile_bytes(self) -> int:
+        """Bytes of the row states of a tile of 64 queries of all rows N, 16 a lane."""
+        return 16 * 128 * self.block_rows
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of row states; none where registers have them."""
+        return self.m_tiles * self.state_tile_bytes if self.guesses else 0
+
+    @property
     def again_at(self) -> int:
         """Where the notes on works begin: whether there is any, and a bit for each."""
-        return self.mask_at + self.mask_bytes
+        return self.state_at + self.state_bytes
 
     @property
     def again_bytes(self) -> int:
@@ -157,9 +168,14 @@ class StageMemory(ABC):
         return 4 * self.again_words + 16
 
     @property
+    def halves_at(self) -> int:
+        """Where the other operand of the product with the mask is, behind its stages."""
+        return self.mask_at + self.stages * self.mask_stage_bytes
+
+    @property
     def mask_bytes(self) -> int:
-        """Bytes of the stages of the mask."""
-        return self.stages * self.mask_stage_bytes if self.masked else 0
+        """Bytes of the stages of the mask, and of that operand."""
+        return self.halves_at + _HALVES_BYTES - self.mask_at if self.adds_mask else 0
 
     @property
     def barriers_at(self) -> int:
@@ -178,13 +194,15 @@ class StageMemory(ABC):
 
     @property
     def ready_at(self) -> int:
-        """The same of stages that the mask warps have seen."""
-        return 2 * _BARRIER_BYTES * self.stages
+        """The same of stages that consumers may read: others than those of stages that are there
+        only where mask warps finish them.
+        """
+        return 2 * _BARRIER_BYTES * self.stages if self.finishes_stages else self.full_at
 
     @property
     def q_full_at(self) -> int:
         """The same of Q that is there."""
-        return (3 if self.masked else 2) * _BARRIER_BYTES * self.stages
+        return (3 if self.finishes_stages else 2) * _BARRIER_BYTES * self.stages
 
     @property
     def q_empty_at(self) -> int:
