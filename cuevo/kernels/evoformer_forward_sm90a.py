@@ -145,6 +145,19 @@ class Config(StageMemory):
         return self.masked and self.sums_in_rows
 
     @property
+    def mask_beside_k(self) -> bool:
+        """Whether the rows of K have room for the mask, so that their product adds it; else it
+        takes one more step of 16 k.
+        """
+        room = self.finishes_stages and self.head_dim % 16 == 8
+        return self.adds_mask and room and self.dtype == "bf16" and self.q_in_registers
+
+    @property
+    def mask_product(self) -> bool:
+        """Whether it does take one."""
+        return self.adds_mask and not self.mask_beside_k
+
+    @property
     def stage_arrivals(self) -> int:
         """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
         and those that put the mask there.

@@ -36,6 +36,10 @@ class StageMemory(ABC):
 
     @property
     @abstractmethod
+    def mask_product(self) -> bool: ...
+
+    @property
+    @abstractmethod
     def guesses(self) -> bool: ...
 
     @property
@@ -134,8 +138,13 @@ class StageMemory(ABC):
 
     @property
     def mask_row_bytes(self) -> int:
-        """Bytes of the mask of a row N in a stage, 16 a key, and of a flag."""
-        return 16 * self.block_keys + _FLAG_BYTES
+        """Bytes of a flag and of the mask of a row N in a stage: 16 a key, unless K has it."""
+        return _FLAG_BYTES + (16 * self.block_keys if self.mask_product else 0)
+
+    @property
+    def mask_keys_offset(self) -> int:
+        """Where these begin, behind the flag."""
+        return _FLAG_BYTES
 
     @property
     def mask_stage_bytes(self) -> int:
@@ -175,7 +184,8 @@ class StageMemory(ABC):
     @property
     def mask_bytes(self) -> int:
         """Bytes of the stages of the mask, and of that operand."""
-        return self.halves_at + _HALVES_BYTES - self.mask_at if self.adds_mask else 0
+        halves = _HALVES_BYTES if self.mask_product else 0
+        return self.halves_at + halves - self.mask_at if self.adds_mask else 0
 
     @property
     def barriers_at(self) -> int:

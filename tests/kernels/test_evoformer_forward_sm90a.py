@@ -61,11 +61,18 @@ AGAIN = Case(
 PLAIN = Case("f16", 64, 40, 33, batch=2, mask="none", pair="f32", pair_layout="one B", seed=8)
 ENDING = Case("bf16", 16, 150, 40, rows=5, mask="bool", pair="bf16", pair_layout="odd", seed=10)
 BOUNDS = Case("bf16", 24, 7, 37, mask="bool", values="falling", seed=9)
+# The mask beside k, and by a product of its own where the row sums lie beside v; rows n that do not
+# exist.
+BESIDE = Case("bf16", 24, 70, 45, rows=3, heads=2, mask="bf16", pair="f32", scale=-0.7, seed=11)
+OWN = Case("f16", 8, 20, 45, batch=2, rows=1, mask="f32", mask_layout="odd", seed=12)
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2)),
     (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
     (ENDING, dict(stages=5, parts=2)),
+    (BESIDE, dict(block_rows=2, stages=3)),
+    (BESIDE, dict(block_rows=1, stages=2, q_in_registers=False, parts=1)),
+    (OWN, dict(block_rows=2, stages=2)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
