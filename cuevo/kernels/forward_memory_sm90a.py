@@ -6,7 +6,7 @@ __all__ = ["StageMemory"]
 
 _BARRIER_BYTES = 8
 _FLAG_BYTES = 16
-_HALVES_BYTES = 8 * 16
+_HALVES_BYTES = 16
 
 
 class StageMemory(ABC):
