@@ -412,7 +412,6 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 SHAPES = (
     Config(32, block_rows=3, stages=5),
-    Config(56, block_rows=2, stages=4),
     Config(64, block_rows=2, stages=4, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
