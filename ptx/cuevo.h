@@ -128,12 +128,15 @@ typedef struct evoformer_forward_sm90a_params {
 
 void evoformer_forward_sm90a(const evoformer_forward_sm90a_params params);
 
-/* The maps of q, k and v as evoformer_forward_sm90a has them, in memory, for a host that does not know the arrays' addresses. */
+/* The maps of q, k and v as evoformer_forward_sm90a has them, in memory, for a host that does not know the arrays' addresses; and tiles of the
+ * pair bias, whose fields are those of pair_tiles. */
 typedef struct attention_maps_params {
     const void *q; /* as evoformer_forward_sm90a has them */
     const void *k;
     const void *v;
-    void *maps;    /* [3, 128] bytes at a multiple of 128 */
+    void *maps;    /* [sets, 3, 128] bytes at a multiple of 128 */
+    const void *pair_bias; /* NULL, and zeros in the fields from pair_stride_batch on: there are no tiles */
+    float *pair_tiles;
 
     int64_t q_strides[4]; /* in bytes, of the axes Lq, H, N, B */
     int64_t k_strides[4];
@@ -141,6 +144,23 @@ typedef struct attention_maps_params {
 
     uint32_t q_extents[4]; /* of the same axes */
     uint32_t k_extents[4]; /* those of v, too */
+
+    int64_t pair_stride_batch;
+    int64_t pair_stride_head;
+    int64_t pair_stride_query;
+    int64_t pair_stride_key;
+    uint32_t queries;
+    uint32_t keys;
+    uint32_t heads;
+    uint32_t query_tiles;
+    uint32_t key_tiles;
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t query_tiles_magic;
+    uint32_t query_tiles_shift;
+    uint32_t key_tiles_magic;
+    uint32_t key_tiles_shift;
+    float bias_scale;
 } attention_maps_params;
 
 void attention_maps_sm90a(const attention_maps_params params);

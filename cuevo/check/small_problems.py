@@ -6,6 +6,7 @@ that keeps the stages' ring turning, and others for instructions that an ordinar
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from cuevo import reference
 from cuevo.arrays import BFLOAT16, ArrayView, view
-from cuevo.cuda.tensor_map import BYTES, TensorMap
+from cuevo.cuda.tensor_map import TensorMap
+from cuevo.kernels import pair_tiles_sm70
 from cuevo.kernels.backward import padded, stats_shape
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
@@ -269,41 +271,65 @@ def _attention_maps(
     q = _normal(rng, shape, config.dtype)
     k = _normal(rng, (*shape[:-1], 2 * config.head_dim), config.dtype)[..., : config.head_dim]
     v = np.broadcast_to(q[:1], shape)
-    made = np.empty(module.SHAPE[0] * BYTES + 128, np.uint8)
-    made = made[-made.ctypes.data % 128 :][: module.SHAPE[0] * BYTES]
     expected = []
-    for x, positions in ((q, config.block_queries), (k, config.block_keys), (v, config.block_keys)):
-        axes = [x.shape[axis] for axis in (4, 2, 3, 1, 0)]
-        strides = [x.strides[axis] for axis in (2, 3, 1, 0)]
-        box = (config.row_elements, positions, 1, 1, 1)
-        swizzle = 2 * config.row_elements
-        described = (x.ctypes.data, tuple(axes), tuple(strides), box, swizzle)
-        expected.append(TensorMap(config.dtype, *described))
-    values = module.parameters(expected, to=made.ctypes.data)
+    of_keys = [(k, config.block_keys), (v, config.block_keys)]
+    for positions in (config.block_queries, config.last_queries)[: config.sets]:
+        for x, box_positions in ((q, positions), *of_keys):
+            axes = [x.shape[axis] for axis in (4, 2, 3, 1, 0)]
+            strides = [x.strides[axis] for axis in (2, 3, 1, 0)]
+            box = (config.row_elements, box_positions, 1, 1, 1)
+            swizzle = 2 * config.row_elements
+            described = (x.ctypes.data, tuple(axes), tuple(strides), box, swizzle)
+            expected.append(TensorMap(config.dtype, *described))
+    nbytes = config.sets * module.SET_BYTES
+    made = np.empty(nbytes + 128, np.uint8)
+    made = made[-made.ctypes.data % 128 :][:nbytes]
     views = [view(x) for x in (q, k, v, made)]
-    _launch(module, config, place, config.grid, values, views)
+    tiles: dict[str, int | float] | None = None
+    pairs: Pairs = {}
+    if config.pair != "none":
+        own = pair_tiles_sm70.Config(config.pair, config.block_keys)
+        of_tiles, pairs = _tiles_problem(own, rng)
+        tiles = pair_tiles_sm70.parameters(**of_tiles, bias_scale=2.0)
+        views += of_tiles.values()
+    values = module.parameters(expected[:3], to=made.ctypes.data, tiles=tiles)
+    grid = config.grid(prod(views[-1].shape[:4]) if tiles else 0)
+    _launch(module, config, place, grid, values, views)
     encoded = b"".join(each.encode_for_executor() for each in expected)
     bytes_of = np.frombuffer(encoded, np.uint8).astype(np.float64)
-    yield {"maps": (made.astype(np.float32), bytes_of)}
+    yield {"maps": (made.astype(np.float32), bytes_of), **_seen(pairs)}
 
 
 def _pair_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
+    views, pairs = _tiles_problem(config, rng)
+    values = module.parameters(**views, bias_scale=2.0)
+    grid = config.grid(views["pair_tiles"].shape)
+    _launch(module, config, place, grid, values, views.values())
+    yield _seen(pairs)
+
+
+def _tiles_problem(
+    config: pair_tiles_sm70.Config, rng: np.random.Generator
+) -> tuple[dict[str, ArrayView], Pairs]:
+    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles."""
     queries, keys = 64 + _UNALIGNED, config.block_keys + _UNALIGNED
     source = _normal(rng, (2, 1, HEADS, queries, keys), config.pair)
     tiles = np.empty(config.shape(view(source), 64), np.float32)
-    views = {"pair_bias": view(source), "pair_tiles": view(tiles)}
-    values = module.parameters(**views, bias_scale=2.0)
-    _launch(module, config, place, config.grid(tiles.shape), values, views.values())
     whole = np.zeros((2, HEADS, 128, 2 * config.block_keys))
     whole[..., :queries, :keys] = 2 * source[:, 0].astype(np.float64)
     whole[..., keys:] = -np.inf
     # Queries as tiles, warps, halves, rows; keys as tiles, parts, lanes of a row, columns.
     apart = whole.reshape(2, HEADS, 2, 4, 2, 8, 2, config.block_keys // 8, 4, 2)
     expected = apart.transpose(0, 1, 6, 2, 7, 3, 5, 8, 4, 9).reshape(tiles.shape)
-    # -inf is no number to measure by.
-    yield {"pair_tiles": (np.exp2(tiles), np.exp2(expected))}
+    views = {"pair_bias": view(source), "pair_tiles": view(tiles)}
+    return views, {"pair_tiles": (tiles, expected)}
+
+
+def _seen(pairs: Pairs) -> Pairs:
+    """Powers of two: -inf is no number to measure by."""
+    return {name: (np.exp2(found), np.exp2(exact)) for name, (found, exact) in pairs.items()}
 
 
 def _partial_sums(

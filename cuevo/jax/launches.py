@@ -2,7 +2,7 @@
 kernels whose parameter blocks are among their constants.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,10 +13,10 @@ from cuevo.arrays import ArrayView, packed
 from cuevo.executors import Executor
 from cuevo.executors.assembling import assembling
 from cuevo.executors.bound import bind
-from cuevo.kernels import attention_maps_sm90a, evoformer_forward_sm90a
+from cuevo.kernels import attention_maps_sm90a, evoformer_forward_sm90a, pair_tiles_sm70
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.ops.operation import Operation
-from cuevo.ops.plan import Plan
+from cuevo.ops.plan import Launch, Plan
 from cuevo.toolchain.template import RenderedKernel, render
 
 __all__ = ["BoundLaunch", "BoundPlan", "plan_for"]
@@ -55,38 +55,72 @@ class BoundPlan:
 
     def _bound(self, plan: Plan) -> Iterator[BoundLaunch]:
         written: set[int] = set()
+        mapped = [x for x in plan.every_launch if isinstance(x.addresses, MappedAddresses)]
+        tiles: Launch | None = None
         for launch in plan.every_launch:
-            kernel: RenderedKernel = launch.kernel.kernel
-            slots = dict(zip(kernel.params.address_fields, launch.slots, strict=True))
-            if isinstance(launch.addresses, MappedAddresses):
-                maps = self._make_maps(launch.addresses, slots)
-                yield maps
-                given: Any = launch.config
-                values = evoformer_forward_sm90a.values(given, maps_in_memory=True)
-                kernel = render(kernel.name, values)
-                slots = _in_the_place_of_maps(slots, maps)
-            bound = _bind(kernel, launch.constants, slots, launch.shape, written)
+            if mapped and launch.name == pair_tiles_sm70.NAME:
+                tiles = launch  # made beside the maps
+                continue
+            if launch in mapped:
+                if launch is mapped[0]:
+                    maps = self._make_maps(mapped, tiles)
+                    yield maps
+                bound = _with_maps(launch, maps, mapped.index(launch), written)
+            else:
+                bound = _bind(
+                    _kernel(launch), launch.constants, _slots(launch), launch.shape, written
+                )
             written.update(bound.writes)
             yield bound
 
-    def _make_maps(self, addresses: MappedAddresses, slots: Mapping[str, int]) -> BoundLaunch:
-        """A launch that makes tensor maps of the arrays that the launch after it has in `slots`."""
+    def _make_maps(self, mapped: Sequence[Launch], tiles: Launch | None) -> BoundLaunch:
+        """What launches of a kernel with tensor maps find in memory: a set of these for each, and
+        what the launch `tiles` makes.
+        """
         own, slot = attention_maps_sm90a, max((*self.workspace, *self.results)) + 1
-        self.workspace[slot] = packed(own.SHAPE, np.dtype(np.uint8))
-        config = own.config_for(addresses.maps)
+        sets = [launch.addresses.maps for launch in mapped]  # type: ignore[attr-defined]
+        pair = tiles.config.pair if tiles else "none"  # type: ignore[attr-defined]
+        config = own.config_for(sets, pair)
+        self.workspace[slot] = packed((config.sets * own.SET_BYTES,), np.dtype(np.uint8))
         kernel = render(own.NAME, own.values(config))
         struct = kernel.params
-        constants = struct.pack(own.parameters(addresses.maps, to=0))[struct.addresses.size :]
-        arrays = {name: slots[f"{name}_map"] for name in "qkv"}
-        shape = (config.grid, (config.threads, 1, 1), config.shared_bytes)
-        return _bind(kernel, constants, {**arrays, "maps": slot}, shape, set())
+        fields = own.parameters(sets[0], to=0, tiles=_fields(tiles) if tiles else None)
+        of_maps = _slots(mapped[0])
+        arrays = {name: of_maps[f"{name}_map"] for name in "qkv"}
+        arrays |= {"maps": slot, **(_slots(tiles) if tiles else {})}
+        grid = config.grid(tiles.shape[0][0] if tiles else 0)
+        shape = (grid, (config.threads, 1, 1), config.shared_bytes)
+        return _bind(kernel, struct.pack(fields)[struct.addresses.size :], arrays, shape, set())
 
 
-def _in_the_place_of_maps(slots: Mapping[str, int], maps: BoundLaunch) -> dict[str, int]:
-    """The arrays of a kernel whose maps that launch has made: what they are of is read as well."""
-    (made,) = maps.writes
-    rest = {name: slot for name, slot in slots.items() if not name.endswith("_map")}
-    return {"q": slots["q_map"], "k": slots["k_map"], "v": slots["v_map"], "q_map": made, **rest}
+def _kernel(launch: Launch) -> RenderedKernel:
+    kernel: RenderedKernel = launch.kernel.kernel
+    return kernel
+
+
+def _slots(launch: Launch) -> dict[str, int]:
+    """The slots of a launch by the names of its address fields."""
+    return dict(zip(_kernel(launch).params.address_fields, launch.slots, strict=True))
+
+
+def _fields(launch: Launch) -> dict[str, Any]:
+    """The parameter block of a launch, addresses being 0."""
+    struct = _kernel(launch).params
+    block = struct.ctype.from_buffer_copy(bytes(struct.addresses.size) + launch.constants)
+    return {field.name: getattr(block, field.name) or 0 for field in struct.fields}
+
+
+def _with_maps(launch: Launch, maps: BoundLaunch, place: int, written: set[int]) -> BoundLaunch:
+    """A launch with the set of maps at that place of those that the launch `maps` makes: what they
+    are of is read as well.
+    """
+    config: Any = launch.config
+    maps_at = place * attention_maps_sm90a.SET_BYTES
+    kernel = render(launch.name, evoformer_forward_sm90a.values(config, maps_at=maps_at))
+    slots = _slots(launch)
+    arrays = {name: slots.pop(f"{name}_map") for name in "qkv"}
+    arrays |= {"q_map": maps.writes[0], **slots}
+    return _bind(kernel, launch.constants, arrays, launch.shape, written)
 
 
 def _bind(

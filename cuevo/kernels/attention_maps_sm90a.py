@@ -1,18 +1,21 @@
-"""Host half of ``ptx/attention_maps_sm90a.ptx``: the tensor maps of
-`evoformer_forward_sm90a`, built on the device.
+"""Host half of ``ptx/attention_maps_sm90a.ptx``: the tensor maps of `evoformer_forward_sm90a`,
+built on the device, and its tiles of the pair bias beside them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from cuevo.architectures import Architecture
 from cuevo.cuda.tensor_map import BYTES, TensorMap
+from cuevo.kernels import pair_tiles_sm70
+from cuevo.toolchain.header import load_header
 
 __all__ = [
     "ARCH",
     "MINIMUM_ARCH",
     "NAME",
-    "SHAPE",
+    "SET_BYTES",
     "SUMMARY",
     "Config",
     "config_for",
@@ -22,13 +25,13 @@ __all__ = [
 ]
 
 NAME = "attention_maps_sm90a"
-SUMMARY = "the tensor maps of evoformer_forward_sm90a, for hosts that do not know addresses"
+SUMMARY = "tensor maps and pair bias of evoformer_forward_sm90a, where no host knows addresses"
 MINIMUM_ARCH = 90
 ARCH = "sm_90a"
 """tensormap.replace is of one architecture, not of later ones."""
 
-SHAPE = (3, BYTES)
-"""Of the maps: those of q, k and v."""
+SET_BYTES = 3 * BYTES
+"""Of the maps of q, k and v."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +44,41 @@ class Config:
     """Elements of a row of a box, and of its swizzle: 16, 32 or 64, D at least."""
     block_queries: int = 128
     """Positions of a box of q."""
+    last_queries: int = 0
+    """The same in a second set of maps; 0: there is none."""
     block_keys: int = 32
-    """The same of k and v."""
+    """Positions of a box of k and v, and keys of a tile of the pair bias."""
+    pair: str = "none"
+    """Type of the pair bias, or "none"."""
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warp for each map."""
-        return 32 * SHAPE[0]
+        """Threads of a block: a warpgroup."""
+        return 128
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the maps."""
-        return SHAPE[0] * BYTES
+        """Dynamic shared memory: a set of maps."""
+        return SET_BYTES
 
     @property
-    def grid(self) -> tuple[int, int, int]:
-        """Threadblocks of a launch."""
-        return (1, 1, 1)
+    def sets(self) -> int:
+        """Sets of maps."""
+        return 2 if self.last_queries else 1
+
+    def grid(self, tiles: int) -> tuple[int, int, int]:
+        """Threadblocks of a launch that makes so many tiles of the pair bias."""
+        return (self.sets + tiles, 1, 1)
 
 
-def config_for(maps: Sequence[TensorMap]) -> Config:
-    """The instance that builds the maps of q, k and v as `evoformer_forward_sm90a` asks for them,
-    but that misses in L2 fetch what is asked for.
+def config_for(sets: Sequence[Sequence[TensorMap]], pair: str) -> Config:
+    """The instance that builds maps of q, k and v as `evoformer_forward_sm90a` asks for them, but
+    that misses in L2 fetch what is asked for: a set, or two that differ in the boxes of q; and
+    tiles of a pair bias of type `pair`.
     """
-    q, k, _ = maps
-    return Config(q.extents[0], q.dtype, q.box[0], q.box[1], k.box[1])
+    (q, k, _), *others = sets
+    last = others[0][0].box[1] if others else 0
+    return Config(q.extents[0], q.dtype, q.box[0], q.box[1], last, k.box[1], pair)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -90,13 +103,21 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
     for name in ("block_queries", "block_keys"):
         if not 1 <= getattr(c, name) <= 256:
             yield f"{name} must be 1 to 256, not {getattr(c, name)}"
+    if not 0 <= c.last_queries <= 256:
+        yield f"last_queries must be 0 to 256, not {c.last_queries}"
+    if c.pair != "none":
+        yield from pair_tiles_sm70.violations(pair_tiles_sm70.Config(c.pair, c.block_keys), arch)
 
 
-def parameters(maps: Sequence[TensorMap], *, to: int) -> dict[str, int | tuple[int, ...]]:
-    """The parameter block of a launch that writes the maps of q, k and v to address `to`, by field
-    name.
+def parameters(
+    maps: Sequence[TensorMap], *, to: int, tiles: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The parameter block of a launch that writes maps of q, k and v to address `to`, by field
+    name; tiles: that of `pair_tiles_sm70`.
     """
     q, k, v = maps
+    if tiles is None:
+        tiles = {field.name: 0 for field in load_header().kernels[pair_tiles_sm70.NAME].fields}
     return {
         "q": q.pointer,
         "k": k.pointer,
@@ -107,4 +128,5 @@ def parameters(maps: Sequence[TensorMap], *, to: int) -> dict[str, int | tuple[i
         "v_strides": v.strides,
         "q_extents": q.extents[1:],
         "k_extents": k.extents[1:],
+        **tiles,
     }

@@ -310,11 +310,11 @@ class Config(StageMemory):
         )
 
 
-def values(config: Config, *, maps_in_memory: bool = False) -> dict[str, object]:
-    """The names that the template sees; with its maps in memory, the instance is for a parameter
-    block that begins with their address.
+def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:
+    """The names that the template sees; with `maps_at`, the instance is for a parameter block that
+    begins with an address, from which that many bytes on its tensor maps are in memory.
     """
-    return {"config": config, "maps_in_memory": maps_in_memory}
+    return {"config": config, "maps_at": maps_at}
 
 
 def violations(

@@ -142,7 +142,7 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
     # `config` is the last one.
-    values = kernel.values(config, maps_in_memory=True)
+    values = kernel.values(config, maps_at=0)
     yield f"forward-sm90a-{name}-maps-in-memory", kernel.NAME, values
 
 
@@ -265,9 +265,13 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for pair in ("f16", "bf16", "f32"):
         tiles = pair_tiles_sm70.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
-    for dtype, head_dim, width in (("bf16", 8, 16), ("f16", 32, 32), ("bf16", 48, 64)):
-        maps = attention_maps_sm90a.Config(head_dim, dtype, width)
-        name = f"maps-{dtype}-D{head_dim}"
+    for dtype, head_dim, width, last, pair in (
+        ("bf16", 8, 16, 0, "none"),
+        ("f16", 32, 32, 0, "f16"),
+        ("bf16", 48, 64, 64, "f32"),
+    ):
+        maps = attention_maps_sm90a.Config(head_dim, dtype, width, last_queries=last, pair=pair)
+        name = f"maps-{dtype}-D{head_dim}" + ("" if pair == "none" else f"-tiles-{pair}")
         yield name, attention_maps_sm90a.NAME, attention_maps_sm90a.values(maps)
     for copy in pack_configurations():
         ways = [copy.reads, str(copy.unit)]

@@ -50,7 +50,7 @@ MOST_REGISTERS = {
     partial_sums_sm70.NAME: 64,
     pack_sm70.NAME: 128,
     pair_tiles_sm70.NAME: 64,
-    attention_maps_sm90a.NAME: 32,
+    attention_maps_sm90a.NAME: 64,
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
 }
@@ -140,7 +140,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     gemm_sm75.NAME: lambda: lower_products(gemm_sm75, shipped.LOWER_PRODUCTS[3], "sm_75"),
     gemm_sm70.NAME: lambda: lower_products(gemm_sm70, shipped.LOWER_PRODUCTS[3], "sm_75"),
     delta.NAME: lambda: [delta.choose(128, "bf16", heads=8)],
-    attention_maps_sm90a.NAME: lambda: [attention_maps_sm90a.Config(64)],
+    attention_maps_sm90a.NAME: lambda: [attention_maps_sm90a.Config(64, pair="f16")],
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     pack_sm70.NAME: lambda: [pack_sm70.Config(1, 4, "tile", 1, 4, 32)],
     pair_tiles_sm70.NAME: lambda: [pair_tiles_sm70.Config("f16")],
@@ -253,7 +253,7 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
         yield pair_tiles_sm70, pair_tiles_sm70.Config(dtype)
-        yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype)
+        yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype, pair=dtype)
 
 
 _DIMS, _DTYPES, _LOWER = shipped.HEAD_DIMS, ("bf16", "f16"), range(len(LOWER_BIASES))
