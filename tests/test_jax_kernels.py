@@ -73,13 +73,12 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.usefixtures("hopper")
-def test_tensor_maps_are_made_on_the_device() -> None:
-    """A last query tile of its own adds to what the others have written."""
-    arguments = make("cpu", sizes=(1, 1, 131, 37, 1, 24))
-    call = export(
-        lambda *x: forward_p.bind(*x, names=NAMES, scale=0.3, with_lse=True), *arguments.values()
-    )
-    program = Program(call)
+@pytest.mark.parametrize("pair", ["bfloat16", ""], ids=["tiles", "no pair bias"])
+def test_tensor_maps_are_made_on_the_device(pair: str) -> None:
+    """In one launch; a last query tile of its own adds to what the others have written."""
+    arguments = make("cpu", pair=pair, sizes=(1, 1, 131, 37, 1, 24))
+    options = dict(names=tuple(arguments), scale=0.3, with_lse=True)
+    program = Program(export(lambda *x: forward_p.bind(*x, **options), *arguments.values()))
     out, lse = program(*arguments.values())
     assert np.isfinite(lse).all()
     check("out", out, expected_out(arguments, 0.3), "bfloat16")
