@@ -176,9 +176,18 @@ def test_results_are_right_on_the_cpu_executor(
     assert "relative error" in capfd.readouterr().out
 
 
+LARGE = "-DSIZES=N = 384, LQ = 300, LK = 293, H = 2, EACH = 29"
+"""For `forward.c`: scores enough for the variant of sm_90a, whose last query tile is short."""
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("example", [*LANGUAGES])
-def test_results_are_right_on_a_device(example: str, headers: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "example, sizes",
+    [*((each, ()) for each in LANGUAGES), pytest.param("forward.c", (LARGE,), id="large")],
+)
+def test_results_are_right_on_a_device(
+    example: str, sizes: tuple[str, ...], headers: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("cuda.bindings.nvfatbin")
     number = devices()[0].arch.removeprefix("sm_").rstrip("a")
     name = f"sm_{number}a" if number == "90" else f"sm_{number}"
@@ -192,7 +201,10 @@ def test_results_are_right_on_a_device(example: str, headers: Path, tmp_path: Pa
         for i, each in enumerate(SOURCES)
     ]
     sources = [EXAMPLES / example, *objects, Path("-l:libcuda.so.1"), Path("-lm")]
-    program = build(LANGUAGES[example], sources, tmp_path / "example", path, headers)
+    language = (*LANGUAGES[example], *sizes)
+    program = build(language, sources, tmp_path / "example", path, headers)
     checked = shutil.which("compute-sanitizer")
     command = [checked, "--error-exitcode=9", str(program)] if checked else [str(program)]
-    subprocess.run(command, check=True)
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    launched = found.stdout.count("evoformer_forward_sm90a on ")
+    assert launched == (2 if sizes and name == "sm_90a" else 0), found.stdout
