@@ -4,7 +4,9 @@ result of the one before, and their gradients.
 The kernels are those of the same calls of `cuevo.attention`, in a CUDA graph. What XLA launches by
 itself (`cuevo.jax.launcher`) is measured against what comes back to Python. What counts is the time
 from the first of many runs to the end of the last, which is the device's or the host's, whichever
-takes longer. A program that only takes the same arguments is measured, too.
+takes longer. The device's alone is that of runs which the host has queued behind a long program, as
+in a model that keeps the device busy. A program that only takes the same arguments is measured,
+too: what JAX takes to start any.
 """
 
 from __future__ import annotations
@@ -23,13 +25,17 @@ CALLS = 8
 ROUNDS, RUNS = 5, 20
 DEFAULT = (Workload(64, 4, 64, 32), Workload(256, 4, 256, 32))
 LAUNCHERS = ("xla", "python")
+LONG = Workload(1024, 4, 1024, 32)
+"""Calls of this size, `CALLS` of them, take longer than the host takes to queue `RUNS` programs;
+JAX lets no more than 32 wait.
+"""
 _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 Sets = Sequence[dict[str, Any]]
 
 
-def make_inputs(workload: Workload, dtype: str) -> tuple[Any, Sets]:
-    """q, and for each call k, v and both biases."""
+def make_inputs(workload: Workload, dtype: str, calls: int) -> tuple[Any, Sets]:
+    """q, and for each of so many calls k, v and both biases."""
     import jax
 
     shape = (1, workload.rows, workload.length, workload.heads, workload.head_dim)
@@ -39,12 +45,12 @@ def make_inputs(workload: Workload, dtype: str) -> tuple[Any, Sets]:
         "mask_bias": (1, workload.rows, 1, 1, workload.length),
         "pair_bias": (1, 1, workload.heads, workload.length, workload.length),
     }
-    keys = iter(jax.random.split(jax.random.key(0), 1 + CALLS * len(shapes)))
+    keys = iter(jax.random.split(jax.random.key(0), 1 + calls * len(shapes)))
 
     def normal(shape: tuple[int, ...]) -> Any:
         return jax.random.normal(next(keys), shape, _TYPES[dtype])
 
-    sets = [{name: normal(x) for name, x in shapes.items()} for _ in range(CALLS)]
+    sets = [{name: normal(x) for name, x in shapes.items()} for _ in range(calls)]
     return normal(shape), sets
 
 
@@ -140,15 +146,52 @@ def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float
     return statistics.median(timed(RUNS) for _ in range(ROUNDS))
 
 
-def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, float]]:
-    """Time of all calls by what launches them: first, on a GPU, the kernels alone."""
+def behind(long: Callable[[], Any], run: Callable[[], Any]) -> float:
+    """Time of a run on the device, us, the median of rounds: the host queues runs while the device
+    is busy with `long`. RuntimeError where that ends before they are queued.
+    """
     import jax
 
-    q, sets = make_inputs(workload, dtype)
+    def timed(runs: int) -> float:
+        jax.block_until_ready(run())
+        start = time.perf_counter()
+        busy = long()
+        for _ in range(runs):
+            last = run()
+        queued = time.perf_counter() - start
+        jax.block_until_ready(busy)
+        if time.perf_counter() - start < 1.2 * queued:
+            raise RuntimeError("the host takes too long: the device has waited for it")
+        jax.block_until_ready(last)
+        return (time.perf_counter() - start) * 1e6
+
+    timed(1)
+    one, all_runs = (statistics.median(timed(n) for _ in range(ROUNDS)) for n in (1, RUNS))
+    return (all_runs - one) / (RUNS - 1)
+
+
+def long_program() -> Callable[[], Any]:
+    """A run of the program that keeps the device busy."""
+    import jax
+
+    q, (given, *_) = make_inputs(LONG, "bf16", 1)
+    program = jax.jit(lambda q, given: forward(q, [given] * CALLS))
+    jax.block_until_ready(program(q, given))
+    return lambda: program(q, given)
+
+
+def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, float]]:
+    """Time of all calls by what launches them: first, on a GPU, the kernels alone, and what XLA
+    launches on the device alone.
+    """
+    import jax
+
+    q, sets = make_inputs(workload, dtype, CALLS)
+    function = {"forward": forward, "gradients": gradients}[kind]
     if jax.default_backend() == "gpu":
         yield "kernels", microseconds(*kernels_alone(q, sets, backward=kind == "gradients"))
+        yield "xla on device", behind(long_program(), compiled(function, "xla", q, sets))
     yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
-    function = {"forward": forward, "gradients": gradients}[kind]
     for launcher in LAUNCHERS:
         yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)
 
@@ -165,10 +208,11 @@ def print_times(workloads: Sequence[Workload], dtype: str) -> None:
         for kind in ("forward", "gradients"):
             times = dict(measured(workload, dtype, kind))
             alone = times.get("kernels")
+            compared = ("xla on device", *LAUNCHERS) if alone else ()
             rows.append(
                 [str(workload), kind]
-                + [f"{x:.0f}" for x in times.values()]
-                + ([f"{times[name] / alone:.2f}" for name in LAUNCHERS] if alone else [])
+                + [f"{x:.1f}" for x in times.values()]
+                + [f"{times[name] / alone:.2f}" for name in compared]
             )
-    columns = [*times, *(f"x {name}" for name in LAUNCHERS if alone)]
+    columns = [*times, *(f"x {name}" for name in compared)]
     print_rows(("N,H,L,D", "calls", *columns), rows)

@@ -39,3 +39,39 @@ def test_every_launcher_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [("nothing", "xla"), ("forward", "xla"), ("forward", "python")]
     assert [*times] == ["empty", "xla", "python"]
     assert os.environ[ENVIRONMENT] == "xla"
+
+
+class Clock:
+    """A host that takes 80 us to queue a program, and a device that takes 35 us to run it."""
+
+    def __init__(self) -> None:
+        self.now, self.done, self.long_seconds = 0.0, 0.0, 10e-3
+
+    def queue(self, seconds: float) -> None:
+        self.now += 80e-6
+        self.done = max(self.done, self.now) + seconds
+
+    def wait(self, end: float) -> None:
+        self.now = max(self.now, end)
+
+    def run(self) -> float:
+        self.queue(35e-6)
+        return self.done
+
+    def long(self) -> float:
+        self.queue(self.long_seconds)
+        return self.done
+
+
+@pytest.mark.unit
+def test_runs_behind_a_long_program_take_what_the_device_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(jax_calls.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(jax, "block_until_ready", clock.wait)
+    assert jax_calls.behind(clock.long, clock.run) == pytest.approx(35)
+    assert jax_calls.microseconds(clock.run, clock.wait) == pytest.approx(80, rel=0.1)
+    clock.long_seconds = 1e-3
+    with pytest.raises(RuntimeError, match="the device has waited for it"):
+        jax_calls.behind(clock.long, clock.run)
