@@ -4,19 +4,23 @@ result of the one before, and their gradients.
 The kernels are those of the same calls of `cuevo.attention`, in a CUDA graph. What XLA launches by
 itself (`cuevo.jax.launcher`) is measured against what comes back to Python. What counts is the time
 from the first of many runs to the end of the last, which is the device's or the host's, whichever
-takes longer. The device's alone is that of runs which the host has queued behind a long program, as
-in a model that keeps the device busy. A program that only takes the same arguments is measured,
-too: what JAX takes to start any.
+takes longer. The device's alone is that of runs which the host has queued while the device was kept
+waiting (tools/pause). A program that only takes the same arguments is measured, too: what JAX takes
+to start any.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from cuevo.executors.bound import bind
+from cuevo.toolchain.template import render
 from machine import circumstances
 from report import print_rows
 from workloads import Workload
@@ -25,10 +29,8 @@ CALLS = 8
 ROUNDS, RUNS = 5, 20
 DEFAULT = (Workload(64, 4, 64, 32), Workload(256, 4, 256, 32))
 LAUNCHERS = ("xla", "python")
-LONG = Workload(1024, 4, 1024, 32)
-"""Calls of this size, `CALLS` of them, take longer than the host takes to queue `RUNS` programs;
-JAX lets no more than 32 wait.
-"""
+PAUSE = 25.0
+"""Milliseconds, in which the host queues `RUNS` programs; JAX lets no more than 32 wait."""
 _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 Sets = Sequence[dict[str, Any]]
@@ -146,20 +148,20 @@ def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float
     return statistics.median(timed(RUNS) for _ in range(ROUNDS))
 
 
-def behind(long: Callable[[], Any], run: Callable[[], Any]) -> float:
-    """Time of a run on the device, us, the median of rounds: the host queues runs while the device
-    is busy with `long`. RuntimeError where that ends before they are queued.
+def behind(pause: Callable[[], Any], run: Callable[[], Any]) -> float:
+    """Time of a run on the device, us: the host queues runs while the device is kept by `pause`;
+    RuntimeError where that ends before they are queued. Of many runs less one, medians of rounds.
     """
     import jax
 
     def timed(runs: int) -> float:
         jax.block_until_ready(run())
         start = time.perf_counter()
-        busy = long()
+        paused = pause()
         for _ in range(runs):
             last = run()
         queued = time.perf_counter() - start
-        jax.block_until_ready(busy)
+        jax.block_until_ready(paused)
         if time.perf_counter() - start < 1.2 * queued:
             raise RuntimeError("the host takes too long: the device has waited for it")
         jax.block_until_ready(last)
@@ -170,14 +172,27 @@ def behind(long: Callable[[], Any], run: Callable[[], Any]) -> float:
     return (all_runs - one) / (RUNS - 1)
 
 
-def long_program() -> Callable[[], Any]:
-    """A run of the program that keeps the device busy."""
+def pause_launch(milliseconds: float) -> Any:
+    """The launch of tools/pause, which writes to array 2, and reads array 1 for nothing."""
+    from cuevo.jax.launches import BoundLaunch
+
+    kernel = render("pause_device", {}, directory=Path(__file__).parent / "pause")
+    constants = struct.pack("Q", round(milliseconds * 1e6))
+    bound = bind(kernel, constants, ("anything", "passed"))
+    return BoundLaunch(bound, (1, 1, 1), (1, 1, 1), 0, (1,), (2,), ())
+
+
+def pause_program(milliseconds: float) -> Callable[[], Any]:
+    """A run of a program that keeps the device for so long, and idle."""
     import jax
 
-    q, (given, *_) = make_inputs(LONG, "bf16", 1)
-    program = jax.jit(lambda q, given: forward(q, [given] * CALLS))
-    jax.block_until_ready(program(q, given))
-    return lambda: program(q, given)
+    from cuevo.jax.kernels import describe, run_launch
+
+    launch = pause_launch(milliseconds)
+    passed = [jax.ShapeDtypeStruct((2,), "uint32")]
+    anything = jax.numpy.zeros(1)
+    program = jax.jit(lambda x: run_launch(launch, describe(launch), passed, [x]))
+    return lambda: program(anything)
 
 
 def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, float]]:
@@ -190,7 +205,7 @@ def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, f
     function = {"forward": forward, "gradients": gradients}[kind]
     if jax.default_backend() == "gpu":
         yield "kernels", microseconds(*kernels_alone(q, sets, backward=kind == "gradients"))
-        yield "xla on device", behind(long_program(), compiled(function, "xla", q, sets))
+        yield "xla on device", behind(pause_program(PAUSE), compiled(function, "xla", q, sets))
     yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
     for launcher in LAUNCHERS:
         yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)

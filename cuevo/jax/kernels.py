@@ -32,7 +32,9 @@ __all__ = [
     "Call",
     "are_launched",
     "backward_kernels",
+    "describe",
     "forward_kernels",
+    "run_launch",
 ]
 
 _log = logging.getLogger(__name__)
@@ -96,17 +98,27 @@ def _run(
     made |= asked
     table = dict(enumerate((given[name] for name in operation.names if name in given), start=1))
     for launch, config in zip(plan.launches, configs, strict=True):
-        found = jax.ffi.ffi_call(
-            TARGET,
-            [made[slot] for slot in launch.writes],
-            input_output_aliases={
-                launch.reads.index(slot): launch.writes.index(slot) for slot in launch.updates
-            },
-            custom_call_api_version=_API_VERSION,
-            legacy_backend_config=config,
-        )(*(table[slot] for slot in launch.reads))
+        results = [made[slot] for slot in launch.writes]
+        found = run_launch(launch, config, results, [table[slot] for slot in launch.reads])
         table.update(zip(launch.writes, found, strict=True))
     return [table[slot] for slot in asked]
+
+
+def run_launch(
+    launch: BoundLaunch, config: str, types: Sequence[Any], arrays: Sequence[Any]
+) -> Sequence[Any]:
+    """What a launch, that XLA is told of by `config`, writes, of these types, in a traced program;
+    `arrays` are those that it reads.
+    """
+    updated = {launch.reads.index(slot): launch.writes.index(slot) for slot in launch.updates}
+    found: Sequence[Any] = jax.ffi.ffi_call(
+        TARGET,
+        types,
+        input_output_aliases=updated,
+        custom_call_api_version=_API_VERSION,
+        legacy_backend_config=config,
+    )(*arrays)
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -121,10 +133,10 @@ def _plan(
     # XLA's buffers begin at multiples of 16 bytes, or more.
     views = tuple(kind and packed(*kind, device="cpu") for kind in kinds)
     plan = plan_for(operation, views, options, arch, device)
-    return plan, [_describe(launch) for launch in plan.launches]
+    return plan, [describe(launch) for launch in plan.launches]
 
 
-def _describe(launch: BoundLaunch) -> str:
+def describe(launch: BoundLaunch) -> str:
     """A launch as XLA reads it: the text of a dictionary of MLIR."""
     count = len(launch.reads)
     numbers = dict(zip(("grid_x", "grid_y", "grid_z"), launch.grid, strict=True))

@@ -1,7 +1,10 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
+
+import cuevo
 
 jax: Any = pytest.importorskip("jax")
 
@@ -45,7 +48,7 @@ class Clock:
     """A host that takes 80 us to queue a program, and a device that takes 35 us to run it."""
 
     def __init__(self) -> None:
-        self.now, self.done, self.long_seconds = 0.0, 0.0, 10e-3
+        self.now, self.done, self.pause_seconds = 0.0, 0.0, 10e-3
 
     def queue(self, seconds: float) -> None:
         self.now += 80e-6
@@ -58,20 +61,29 @@ class Clock:
         self.queue(35e-6)
         return self.done
 
-    def long(self) -> float:
-        self.queue(self.long_seconds)
+    def pause(self) -> float:
+        self.queue(self.pause_seconds)
         return self.done
 
 
 @pytest.mark.unit
-def test_runs_behind_a_long_program_take_what_the_device_takes(
+def test_runs_behind_a_pause_take_what_the_device_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(jax_calls.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(jax, "block_until_ready", clock.wait)
-    assert jax_calls.behind(clock.long, clock.run) == pytest.approx(35)
+    assert jax_calls.behind(clock.pause, clock.run) == pytest.approx(35)
     assert jax_calls.microseconds(clock.run, clock.wait) == pytest.approx(80, rel=0.1)
-    clock.long_seconds = 1e-3
+    clock.pause_seconds = 1e-3
     with pytest.raises(RuntimeError, match="the device has waited for it"):
-        jax_calls.behind(clock.long, clock.run)
+        jax_calls.behind(clock.pause, clock.run)
+
+
+@pytest.mark.kernel
+def test_the_pause_ends_when_its_time_has_passed() -> None:
+    launch = jax_calls.pause_launch(0.01)
+    passed = np.zeros(1, np.uint64)
+    kernel = cuevo.load(launch.kernel.code, launch.kernel.name)
+    kernel[launch.grid, launch.block](np.zeros(1), passed)
+    assert 10_000 <= passed[0] < 1_000_000
