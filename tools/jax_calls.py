@@ -29,7 +29,7 @@ CALLS = 8
 ROUNDS, RUNS = 5, 20
 DEFAULT = (Workload(64, 4, 64, 32), Workload(256, 4, 256, 32))
 LAUNCHERS = ("xla", "python")
-PAUSE = 25.0
+PAUSE = 40.0
 """Milliseconds, in which the host queues `RUNS` programs; JAX lets no more than 32 wait."""
 _TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
