@@ -313,8 +313,10 @@ def _pair_tiles(
 def _tiles_problem(
     config: pair_tiles_sm70.Config, rng: np.random.Generator
 ) -> tuple[dict[str, ArrayView], Pairs]:
-    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles."""
-    queries, keys = 64 + _UNALIGNED, config.block_keys + _UNALIGNED
+    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles. Of
+    the tiles of keys one is whole, with rows of which two elements are read at a time.
+    """
+    queries, keys = 64 + _UNALIGNED, config.block_keys + _UNALIGNED + 1
     source = _normal(rng, (2, 1, HEADS, queries, keys), config.pair)
     tiles = np.empty(config.shape(view(source), 64), np.float32)
     whole = np.zeros((2, HEADS, 128, 2 * config.block_keys))

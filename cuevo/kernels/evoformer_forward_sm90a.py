@@ -115,7 +115,9 @@ class Config(StageMemory):
     blocks: int = 132
     """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
     again_words: int = 128
-    """Words of 32 bits that note which works of a threadblock are to be done again."""
+    """Words of 32 bits that note which works of a threadblock are to be done again, where
+    references are guessed.
+    """
 
     def __post_init__(self) -> None:
         choice.check_types(self)

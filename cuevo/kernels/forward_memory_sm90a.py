@@ -174,7 +174,7 @@ class StageMemory(ABC):
     @property
     def again_bytes(self) -> int:
         """Bytes of these notes."""
-        return 4 * self.again_words + 16
+        return 4 * self.again_words + 16 if self.guesses else 0
 
     @property
     def halves_at(self) -> int:
@@ -227,7 +227,7 @@ class StageMemory(ABC):
     @property
     def barriers(self) -> int:
         """How many barriers there are."""
-        return self.done_at // _BARRIER_BYTES + 1
+        return self.done_at // _BARRIER_BYTES + (1 if self.guesses else 0)
 
     @property
     def shared_bytes(self) -> int:
