@@ -197,8 +197,9 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     """Estimated time, arbitrary units: the scores of a multiprocessor's blocks, padded to whole
     rows of a block and steps (`score_step`), over their rate.
 
-    A last wave that leaves a multiprocessor with fewer blocks than it can hold runs at a lower
-    rate: by the root of their share. It takes as long as a block that lacks nothing.
+    A multiprocessor with fewer blocks than it could hold runs at a lower rate, by the root of their
+    share: in a last wave, and in all of them where shared memory is too small for `min_blocks`. A
+    last wave takes as long as a block that lacks nothing.
     """
     query_step, key_step = config.score_step
     keys = ceil(problem.keys / key_step) * key_step
@@ -211,4 +212,5 @@ def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> 
     resident = max(1, min(config.min_blocks, fitting))
     waves, rest = divmod(blocks, arch.multiprocessors * resident)
     last: float = (ceil(rest / arch.multiprocessors) * resident) ** 0.5
-    return (waves * resident * mean + last * whole) / speed
+    share: float = (resident / config.min_blocks) ** 0.5
+    return (waves * resident * mean + last * whole) / (speed * share)
