@@ -18,6 +18,7 @@ from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.evoformer_forward_sm80 import Config, Problem
 from cuevo.ops.attention_problem import broadcast_biases, check_scale, state_problem
+from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
 
@@ -57,10 +58,12 @@ def run_on_cpu(case: Case, inputs: dict[str, Strided], **options: Any) -> dict[s
     return results
 
 
-def run_on_gpu(case: Case, inputs: dict[str, Strided], place: DriverExecutor) -> dict[str, Strided]:
+def run_on_gpu(
+    case: Case, inputs: dict[str, Strided], place: DriverExecutor, config: Config | None = None
+) -> dict[str, Strided]:
     results = cases.make_results(case)
     on_device = OnDevice(inputs | results, place)
-    launch(case, place, on_device.views)
+    launch(case, place, on_device.views, config)
     on_device.fetch(results)
     return results
 
@@ -242,6 +245,69 @@ def test_a_bias_of_1e4_on_every_key(head_dim: int, offset: float, arch: str) -> 
         results = run_on_cpu(case, inputs)
         slack = 2.0**-22 * abs(offset)
         cases.check(case, results["out"].array, results["lse"].array, inputs, slack)
+
+
+# -- Guessed references ----------------------------------------------------------------------------
+
+GUESSES = {
+    "serves": (False, dict()),
+    "high": (True, dict(pair=90.0)),
+    "higher as keys go on": (True, dict(pair=2.0, rising=3.0)),
+    "low": (True, dict(pair=-40.0)),
+    "low from a query on": (True, dict(pair=-40.0, from_query=31)),
+    "large values": (True, dict(pair=20.0, values=1e36)),
+    "a row n without keys": (False, dict(mask=-np.inf)),
+    "one without, the others low": (True, dict(mask=-np.inf, pair=-40.0)),
+}
+"""Whether it is none for some row, and what is added to the mask of the first row n, to the scores
+from a query on, to those of each key after the last one, and what v is multiplied by. In natural
+units the guess serves highest scores from -17 to 44.
+"""
+
+
+def guess_case(parts: dict[str, Any], keys: int) -> tuple[Case, dict[str, Strided], Config]:
+    case = Case("bf16", 32, 64, keys, rows=3, mask="f32", pair="f32", seed=keys)
+    inputs = cases.make(case)
+    mask, pair, v = (inputs[key].array for key in ("mask_bias", "pair_bias", "v"))
+    mask[...] = 0.0
+    mask[:, 0] += parts.get("mask", 0.0)
+    pair[..., parts.get("from_query", 0) :, :] += parts.get("pair", 0.0)
+    pair += parts.get("rising", 0.0) * np.arange(keys, dtype=np.float32)
+    v *= v.dtype.type(parts.get("values", 1.0))
+    config = Config(32, block_queries=32, block_keys=32, m_tiles=1, stages=2)
+    config = forward.adapt(config, state_problem(**cases.host_views(inputs, readonly=True)))
+    assert config.full_tiles == (keys == 96)
+    return case, inputs, config
+
+
+guesses = pytest.mark.parametrize(("again", "parts"), GUESSES.values(), ids=list(GUESSES))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("keys", [96, 83])
+@guesses
+def test_rows_that_the_guess_is_none_for(again: bool, parts: dict[str, Any], keys: int) -> None:
+    """They are computed again, and no others are."""
+    case, inputs, config = guess_case(parts, keys)
+    results = cases.make_results(case)
+    views = cases.host_views(inputs, readonly=True) | cases.host_views(results, readonly=False)
+    place = SimExecutor("sm_90", profile=True)
+    launch(case, place, views, config)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    profile = place.load(render(forward.NAME, forward.values(config))).profile
+    assert profile is not None
+    # Only references that follow maxima take any.
+    assert (profile.by_opcode()["max.f32"] > 0) == again
+
+
+@pytest.mark.gpu
+@guesses
+def test_guesses_on_a_gpu(executor: DriverExecutor, again: bool, parts: dict[str, Any]) -> None:
+    case, inputs, config = guess_case(parts, 83)
+    results = run_on_gpu(case, inputs, executor, config)
+    cases.check(case, results["out"].array, results["lse"].array, inputs)
+    for key, found in run_on_cpu(case, inputs, config=config).items():
+        cases.assert_same_bytes(case, key, results[key].array, found.array)
 
 
 # -- The host half ---------------------------------------------------------------------------------
