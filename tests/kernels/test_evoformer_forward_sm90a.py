@@ -1,5 +1,5 @@
-"""ptx/evoformer_forward_sm90a.ptx and ptx/pair_tiles_sm70.ptx: results, works done again, what the
-kernel does not serve, and how it is asked for.
+"""ptx/evoformer_forward_sm90a.ptx, with its tiles of the pair bias: results, works done again, what
+the kernel does not serve, and how it is asked for.
 """
 
 import re
