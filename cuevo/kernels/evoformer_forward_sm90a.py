@@ -49,7 +49,7 @@ _MOST_WORKS = 2**31
 _LEAST_SCORES = 2**26
 """From which on it runs unasked."""
 _MANY_SCORES = 2**27
-_GAIN = (1.15, 1.3)
+_GAIN = (1.1, 1.2)
 """How many times as fast as ``evoformer_forward_sm80`` it was measured to be, at least: with fewer
 scores than these, and with as many.
 """
