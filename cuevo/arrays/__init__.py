@@ -15,12 +15,13 @@ from cuevo.arrays.array_view import (
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
 from cuevo.arrays.dlpack import exportable
-from cuevo.arrays.guards import Guarded
+from cuevo.arrays.guards import Addresses, Guarded
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
 __all__ = [
     "BFLOAT16",
+    "Addresses",
     "ArrayView",
     "DType",
     "DeviceArray",

@@ -7,39 +7,41 @@ is no public interface of torch: it is tried before it is used, and where it fai
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from functools import cache
-from math import gcd
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
-__all__ = ["Guarded"]
+__all__ = ["Addresses", "Guarded"]
 
 T = TypeVar("T")
 
 _IsLike = Callable[..., bool]
-_Match = Callable[[Sequence[Any]], list[int] | None]
+Addresses = Callable[[Sequence[Any]], Iterable[int]]
+"""The addresses of those of the arrays of a call that are not None."""
 
 
-class Guarded(dict[Hashable, tuple[tuple[_Match, T], ...]]):
+class Guarded(dict[Hashable, tuple[tuple[_IsLike, T], ...]]):
     """What calls have found out, for calls with tensors like theirs, by whatever else it depends
-    on: ``for match, known in guarded.get(key, ())``.
+    on: ``for is_like, known in guarded.get(key, ())``.
 
-    ``match(arrays)`` is a table of the addresses of those of `arrays` that are not None, a null
-    pointer first, if they are like those of an earlier call, else None. Tensors are alike that have
-    the same Python type, dtype, device, shape and strides, that start at multiples of 16 bytes,
-    that require gradients or do not, in the same state of torch's dispatcher (modes, transforms,
-    autocast; not whether gradients are enabled). Which of the arrays are None has to be part of the
-    key. The more this tells apart, the less has to be asked.
+    ``is_like(*arrays)`` tells whether they are like those of an earlier call. Tensors are alike
+    that have the same Python type, dtype, device, shape and strides, that require gradients or do
+    not, in the same state of torch's dispatcher (modes, transforms, autocast; not whether gradients
+    are enabled). Which of the arrays are None has to be part of the key. The more this tells apart,
+    the less has to be asked; whether they start at multiples of 16 bytes, as those did, has to be.
     """
 
     _KEYS, _KINDS = 1024, 8
 
-    def keep(self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[], T | None]) -> None:
-        """Keep what `find_out` finds out for arrays like these, if anything.
+    def keep(
+        self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[Addresses], T | None]
+    ) -> None:
+        """Keep what `find_out` finds out for arrays like these, if anything; it is given what tells
+        the addresses of such arrays.
 
-        Nothing is kept for other arrays than torch's, two at least, and it is tried a few times for
-        a key.
+        Nothing is kept for other arrays than torch's, two at least, all aligned to 16 bytes, and it
+        is tried a few times for a key.
         """
         try:
             kinds = self.get(key, ())
@@ -47,38 +49,39 @@ class Guarded(dict[Hashable, tuple[tuple[_Match, T], ...]]):
             return
         if len(kinds) == self._KINDS:
             return
-        match = _matching(arrays)
-        if match is None:
+        present = [i for i, x in enumerate(arrays) if x is not None]
+        is_like = _guard([arrays[i] for i in present])
+        if is_like is None:
             return
-        known = find_out()
+        pick = None if len(present) == len(arrays) else itemgetter(*present)
+        known = find_out(_addresses(pick))
         if len(self) >= self._KEYS:
             self.clear()
-        kind = (_matches_nothing, cast(T, None)) if known is None else (match, known)
+        kind = (_is_like_nothing, cast(T, None)) if known is None else (_of(pick, is_like), known)
         self[key] = (*kinds, kind)
 
 
-def _matches_nothing(arrays: Sequence[Any]) -> None:
-    return None
+def _is_like_nothing(*arrays: Any) -> bool:
+    return False
 
 
-def _matching(arrays: Sequence[Any]) -> _Match | None:
-    """Tells whether arrays are like these; None where nothing does."""
-    present = [i for i, x in enumerate(arrays) if x is not None]
-    is_like = _guard([arrays[i] for i in present])
-    pick = tuple if len(present) == len(arrays) else itemgetter(*present)
-    if is_like is None:
-        return None
-    address = sys.modules["torch"].Tensor.data_ptr
+_Pick = Callable[[Sequence[Any]], Sequence[Any]]
+"""Those of the arrays of a call that are not None."""
 
-    def match(arrays: Sequence[Any]) -> list[int] | None:
-        tensors = pick(arrays)
-        if not is_like(*tensors):
-            return None
-        # Loops of C: a turn of Python's would cost as much as what it does.
-        table = [0, *map(address, tensors)]
-        return table if gcd(16, *table) == 16 else None
 
-    return match
+def _of(pick: _Pick | None, is_like: _IsLike) -> _IsLike:
+    """`is_like` for all arrays of a call, where it is for those that are not None."""
+    if pick is None:
+        return is_like
+    return lambda *arrays: is_like(*pick(arrays))
+
+
+def _addresses(pick: _Pick | None) -> Addresses:
+    # Loops of C: a turn of Python's would cost as much as what it does.
+    each = partial(map, sys.modules["torch"].Tensor.data_ptr)
+    if pick is None:
+        return each
+    return lambda arrays: each(pick(arrays))
 
 
 def _guard(tensors: Sequence[Any]) -> _IsLike | None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import starmap
+from struct import Struct
 
 from cuevo.cuda.context import PrimaryContext
-from cuevo.cuda.tensor_map import TensorMap
+from cuevo.cuda.tensor_map import BYTES, TensorMap
 from cuevo.toolchain.header import load_header
 
 __all__ = ["MappedAddresses"]
@@ -23,23 +25,23 @@ class MappedAddresses:
         """For the kernel of that name, whose block begins with `maps`; those of the CPU executor
         where `context` is None.
         """
-        struct = load_header().kernels[kernel].addresses
-        self.size = struct.size
-        self._pack = struct.pack
+        self.size = load_header().kernels[kernel].addresses.size
         self.maps = tuple(maps)
+        self._count = len(self.maps)
+        self._pack = Struct(f"<{(self.size - BYTES * self._count) // 8}Q").pack
         self._context = context
-        self._encoded: dict[tuple[int, ...], tuple[bytes, ...]] = {}
+        self._encoded: dict[tuple[int, ...], bytes] = {}
 
     def pack(self, *addresses: int) -> bytes:
         """Pack the addresses of the mapped arrays, and of those that follow in ``cuevo.h``."""
-        mapped = addresses[: len(self.maps)]
+        mapped = addresses[: self._count]
         maps = self._encoded.get(mapped)
         if maps is None:
             if len(self._encoded) >= _MAPS_KEPT:
                 self._encoded.clear()
             pairs = zip(self.maps, mapped, strict=True)
-            maps = self._encoded[mapped] = tuple(self._encode(*pair) for pair in pairs)
-        return self._pack(*maps, *addresses[len(self.maps) :])
+            maps = self._encoded[mapped] = b"".join(starmap(self._encode, pairs))
+        return maps + self._pack(*addresses[self._count :])
 
     def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
         described = replace(tensor_map, pointer=address)

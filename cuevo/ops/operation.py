@@ -7,9 +7,11 @@ device, by copies of host arrays there, or on the CPU executor.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import gcd
 from typing import Any
 
 from cuevo.arrays import (
+    Addresses,
     ArrayView,
     DeviceArray,
     Guarded,
@@ -47,8 +49,10 @@ ValueError or TypeError, naming the argument, where the arguments do not fit eac
 """
 
 
-_Repeated = tuple[Plan, Queue, Callable[[], int]]
-"""The plan of calls on torch's tensors, what queues it, and what gives torch's current stream."""
+_Repeated = tuple[Plan, Queue, Callable[[], int], Addresses]
+"""The plan of calls on torch's tensors, what queues it, and what gives torch's current stream and
+the addresses of the arrays.
+"""
 
 
 class Operation:
@@ -103,9 +107,8 @@ class Operation:
             kinds = self._repeated.get(key, ())
         except TypeError:  # something that has no hash, as a mapping
             kinds = ()
-        for match, (known, queue, current_stream) in kinds:
-            table = match(arrays)
-            if table is not None:
+        for is_like, (known, queue, current_stream, addresses) in kinds:
+            if is_like(*arrays) and gcd(16, *(table := [0, *addresses(arrays)])) == 16:
                 if stream is None:
                     handle = stream = current_stream() or LEGACY_DEFAULT
                 else:
@@ -226,8 +229,8 @@ class Operation:
         return results
 
 
-def _repeat(plan: Plan) -> _Repeated:
-    return plan, plan.queue, torch_streams(plan.ordinal)
+def _repeat(plan: Plan, addresses: Addresses) -> _Repeated:
+    return plan, plan.queue, torch_streams(plan.ordinal), addresses
 
 
 def _hashable(config: Any) -> object:

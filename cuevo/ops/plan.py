@@ -227,45 +227,52 @@ class Plan:
     def queue_in_context(self) -> Queue:
         """As `queue`, for a thread whose current context is the device's."""
         if self.parts:
-            return self._queue_in_workspace
+            return self._queue_in_workspace()
         if len(self.launches) == 1:
             return self.launches[0].queue
-        return self._queue_launches if self.launches else self._fill
+        return self._queue_launches() if self.launches else self._fill
 
-    def _queue_in_workspace(self, table: list[int], stream: int, workspace: Any) -> None:
-        place = self.in_place
+    def _queue_in_workspace(self) -> Queue:
+        """For a plan with a workspace."""
+        place, launch = self.in_place, self._queue_launches()
         assert place is not None
-        if workspace is None:
-            start = place.take_workspace(self.workspace_bytes, stream)
-            try:
-                self._queue_in_workspace(table, stream, start)
-            finally:
-                place.give_back_workspace(start, stream)
-            return
-        if type(workspace) is not int:
-            workspace = device_workspace(workspace, self.workspace_bytes, place.name, stream)
-        table += [workspace + part.offset for part in self.parts]
-        for part in self.parts:
-            if part.is_cleared:
-                place.clear(workspace + part.offset, part.array.nbytes, stream)
-        self._queue_launches(table, stream)
+        offsets = [part.offset for part in self.parts]
+        cleared = [(part.offset, part.array.nbytes) for part in self.parts if part.is_cleared]
 
-    def _queue_launches(self, table: list[int], stream: int, workspace: Any = None) -> None:
-        launches, beside, after = self._queues
-        for queue in launches:
-            queue(table, stream)
-        if beside:
-            assert self.in_place is not None
-            with self.in_place.side_stream(stream) as side:
-                for queue in beside:
-                    queue(table, side)
-                for queue in after:
-                    queue(table, stream)
+        def queue(table: list[int], stream: int, workspace: Any) -> None:
+            if type(workspace) is not int:
+                if workspace is None:
+                    start = place.take_workspace(self.workspace_bytes, stream)
+                    try:
+                        queue(table, stream, start)
+                    finally:
+                        place.give_back_workspace(start, stream)
+                    return
+                workspace = device_workspace(workspace, self.workspace_bytes, place.name, stream)
+            table += [workspace + offset for offset in offsets]
+            for offset, nbytes in cleared:
+                place.clear(workspace + offset, nbytes, stream)
+            launch(table, stream, None)
 
-    @cached_property
-    def _queues(self) -> tuple[list[Callable[..., None]], ...]:
+        return queue
+
+    def _queue_launches(self) -> Queue:
+        """For one whose launches find everything in the table."""
         each = (self.launches, self.beside, self.after)
-        return tuple([[launch.queue for launch in launches] for launches in each])
+        first, beside, after = ([launch.queue for launch in launches] for launches in each)
+
+        def queue(table: list[int], stream: int, workspace: Any) -> None:
+            for launch in first:
+                launch(table, stream)
+            if beside:
+                assert self.in_place is not None
+                with self.in_place.side_stream(stream) as side:
+                    for launch in beside:
+                        launch(table, side)
+                    for launch in after:
+                        launch(table, stream)
+
+        return queue
 
     def _fill(self, table: list[int], stream: int, workspace: Any) -> None:
         """Queue the results of an empty problem."""

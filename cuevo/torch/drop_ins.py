@@ -30,7 +30,11 @@ def DS4Sci_EvoformerAttention(  # noqa: N802
         )
     if len(biases) > 2:
         raise ValueError(f"biases: expected up to two; got {len(biases)}")
-    return attend(_DS4SCI_LABELS, None, Q, K, V, *biases)
+    try:
+        return evoformer_attention(Q, K, V, *biases)
+    except (TypeError, ValueError):  # what it is in the caller's words
+        mask_bias, pair_bias = (*biases, None, None)[:2]
+        return attend(_DS4SCI_LABELS, (Q, K, V, mask_bias, pair_bias), None)
 
 
 def triangle_attention(

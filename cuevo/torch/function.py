@@ -1,7 +1,7 @@
 """`evoformer_attention`: its checks, and the way that a call goes."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
+from functools import lru_cache, partial
 from itertools import compress
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from cuevo.arrays import Guarded
+from cuevo.arrays import Addresses, Guarded
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_shapes
 from cuevo.ops.backward import OPERATION as BACKWARD
@@ -53,7 +53,22 @@ def evoformer_attention(
     Raises ValueError or TypeError, naming the argument; NotImplementedError where a gradient is
     differentiated again, and for forward-mode derivatives.
     """
-    return attend(_LABELS, scale, q, k, v, mask_bias, pair_bias)
+    operands = (q, k, v, mask_bias, pair_bias)
+    key: Any = None
+    if not _is_traced():
+        try:
+            key = (q.numel(), _grads_are_enabled(), scale, mask_bias is None, pair_bias is None)
+            kinds = _FORWARD.get(key, ())
+        except (AttributeError, TypeError):  # no tensor, or a symbolic size
+            kinds = ()
+        for is_like, known in kinds:
+            if is_like(*operands) and forward_ad._current_level < 0:
+                record, run = known
+                if record is not None:
+                    return record(q, k, v, mask_bias, pair_bias)
+                if results := run(operands):
+                    return results[0]
+    return attend(_LABELS, operands, scale, key)
 
 
 # -- Calls -----------------------------------------------------------------------------------------
@@ -61,49 +76,33 @@ def evoformer_attention(
 
 def attend(
     labels: Sequence[str],
+    operands: tuple[Any, Any, Any, Any, Any],
     scale: float | None,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask_bias: Any = None,
-    pair_bias: Any = None,
+    key: Hashable = None,
 ) -> Tensor:
-    """`labels` are what the caller knows the operands by."""
+    """A call of no kind that is known, if not of that `key`.
+
+    labels : what the caller knows the operands by.
+    """
     if scale is not None and not isinstance(scale, int | float):
         raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
-    operands = (q, k, v, mask_bias, pair_bias)
-    key: Any = None
-    if not _is_traced():
-        absent, enabled = (mask_bias is None, pair_bias is None), torch.is_grad_enabled()
-        try:
-            key = (q.numel(), q.requires_grad, enabled, scale, absent)
-            kinds = _FORWARD.get(key, ())
-        except (AttributeError, TypeError):  # no tensor, or a symbolic size
-            kinds = ()
-        for match, known in kinds:
-            table = match(operands)
-            if table is not None and forward_ad._current_level < 0:
-                run, is_recorded = known
-                if not is_recorded:
-                    return run(table)[0]
-                out: Tensor = _record(q, k, v, mask_bias, pair_bias, (scale, run, table))
-                return out
     if not _is_eager(operands):
         _check_tensors(labels, operands)
         operands = _autocast(*operands)
         _check(labels, operands)
         _refuse_tangents(operands)
         if is_sharded(operands):
-            return attend_in_shards(partial(attend, labels, scale), labels, operands)
+            call = partial(evoformer_attention, scale=scale)
+            return attend_in_shards(call, labels, operands)
         return operator(*operands, scale)
     try:
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
         is_recorded = torch.is_grad_enabled() and _any_requires_grad(*cast)
         if is_recorded:
-            out = _apply(*cast, (scale, None, None))
+            out: Tensor = _function(scale).apply(*cast)
         else:
             out = calls.forward(*cast, scale, with_lse=False)[0]
-        if not torch.is_autocast_enabled(out.device.type):
+        if key and not torch.is_autocast_enabled(out.device.type):
             _FORWARD.keep(key, operands, partial(_repeat, operands, scale, out.dtype, is_recorded))
         return out
     except (AttributeError, TypeError, ValueError) as error:
@@ -129,7 +128,7 @@ def _is_eager(operands: tuple[Any, ...]) -> bool:
     )
 
 
-_is_traced = torch.compiler.is_dynamo_compiling
+_is_traced, _grads_are_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
 
 
@@ -144,22 +143,7 @@ def _any_requires_grad(q: Tensor, k: Tensor, v: Tensor, mask_bias: Any, pair_bia
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
-    """The way of tensors with memory."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any, call: Any
-    ) -> Tensor:
-        out: Tensor
-        scale, run, table = call
-        if run is None:
-            out, lse = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
-        else:
-            out, lse = run(table)
-        ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
-        if scale is not None:  # a context without attributes is made faster
-            ctx.scale = scale
-        return out
+    """The way of tensors with memory, but for the forward pass: see `_recorded`."""
 
     @staticmethod
     def backward(ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
@@ -167,37 +151,61 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             return differentiate(ctx, dout)
         operands = (dout, *saved)
-        scale, needed = getattr(ctx, "scale", None), ctx.needs_input_grad[: len(GRADS)]
+        scale, needed = getattr(ctx, "scale", None), ctx.needs_input_grad
         key = (dout.numel(), saved[-2] is None, saved[-1] is None, scale, needed)
-        for match, run in _BACKWARD.get(key, ()):
-            table = match(operands)
-            if table is not None and forward_ad._current_level < 0:
-                found = iter(run(table))
-                grads = [next(found) if wanted else None for wanted in needed]
-                return (*grads, None)
+        for is_like, run in _BACKWARD.get(key, ()):
+            if is_like(*operands) and forward_ad._current_level < 0 and (grads := run(operands)):
+                found = iter(grads)
+                return tuple([next(found) if wanted else None for wanted in needed])
         if not _is_eager(operands):
             return differentiate(ctx, dout)
         results = calls.backward(*operands, scale=scale, needed=needed)
         options = (scale, tuple(compress(GRADS, needed)), None, None)
         dtypes = [x.dtype for x in results if x is not None]
         _BACKWARD.keep(key, operands, partial(repeat, BACKWARD, operands, options, dtypes))
-        return (*results, None)
+        return tuple(results)
+
+
+def _recorded(run: Run, scale: float | None) -> Any:
+    """The Function of the calls that `run` makes; where it makes none, it is done without. What
+    the calls of a kind have in common is no argument of it: each costs torch time.
+    """
+
+    def forward(ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Tensor:
+        operands = (q, k, v, mask_bias, pair_bias)
+        out, lse = run(operands) or calls.forward(*operands, scale, with_lse=True)
+        ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
+        if scale is not None:  # a context without attributes is made faster
+            ctx.scale = scale
+        return out
+
+    return type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
+
+
+@lru_cache(maxsize=64)
+def _function(scale: float | None) -> Any:
+    """The Function of calls of no kind that is known."""
+    return _recorded(lambda operands: None, scale)
 
 
 def _repeat(
-    operands: tuple[Any, ...], scale: float | None, dtype: torch.dtype, is_recorded: bool
-) -> tuple[Run, bool] | None:
-    """Runs forward passes like one that has been made, and whether it is for a backward pass."""
+    operands: tuple[Any, ...],
+    scale: float | None,
+    dtype: torch.dtype,
+    is_recorded: bool,
+    addresses: Addresses,
+) -> tuple[Any, Run] | None:
+    """What records forward passes like one that has been made, if that was, and runs them."""
     dtypes = (dtype, torch.float32) if is_recorded else (dtype,)
-    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes)
-    return None if run is None else (run, is_recorded)
+    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes, addresses)
+    if run is None or not is_recorded:
+        return run and (None, run)
+    # What `apply` calls where no transform is active, and no operand is left of one.
+    return super(torch.autograd.Function, _recorded(run, scale)).apply, run
 
 
-_FORWARD: Guarded[tuple[Run, bool]] = Guarded()
+_FORWARD: Guarded[tuple[Any, Run]] = Guarded()
 _BACKWARD: Guarded[Run] = Guarded()
-_apply: Any = _Attention.apply
-_record: Any = super(torch.autograd.Function, _Attention).apply
-"""What `_apply` calls where no transform is active, and no operand is left of one."""
 
 
 def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:

@@ -7,19 +7,21 @@ memory for these, and the launches.
 
 from collections.abc import Callable, Sequence
 from itertools import starmap
+from math import gcd
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cuevo.arrays import Addresses
 from cuevo.cuda import LEGACY_DEFAULT, torch_streams
 from cuevo.ops.operation import Operation
 
 __all__ = ["Run", "repeat"]
 
-Run = Callable[[list[int]], list[Tensor]]
-"""Runs a call, given the table of its operands' addresses; its results, without those that are not
-wanted.
+Run = Callable[[Sequence[Any]], list[Tensor] | None]
+"""Runs a call with these operands; its results, without those that are not wanted. None where
+operands do not start at multiples of 16 bytes, as they have to.
 """
 
 
@@ -28,11 +30,13 @@ def repeat(
     operands: Sequence[Any],
     options: tuple[object, ...],
     dtypes: Sequence[torch.dtype],
+    addresses: Addresses,
 ) -> Run | None:
     """Runs calls like one that has been made; None where that took more than its plan.
 
     options : those of the call, as the operation has them.
     dtypes : of the results that are wanted.
+    addresses : of the operands of such calls.
     """
     plan, _ = operation.look_up(operands, options)
     if plan is None or plan.in_place is None:
@@ -51,12 +55,14 @@ def repeat(
     def new_there(shape: Any, strides: Any, dtype: Any) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
-    def run(table: list[int]) -> list[Tensor]:
+    def run(operands: Sequence[Any]) -> list[Tensor] | None:
         entered = enter()
         try:
             new = new_there if entered else _new_here or new_there
             results: list[Tensor] = [*starmap(new, described)]
-            table += map(_ADDRESS, results)
+            table = [0, *addresses(operands), *map(_ADDRESS, results)]
+            if gcd(16, *table) != 16:
+                return None
             # From torch's own cache of memory, which would not know of another pool.
             memory = new(*workspace) if nbytes else None
             address = None if memory is None else memory.data_ptr()

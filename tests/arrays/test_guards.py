@@ -1,17 +1,21 @@
 """cuevo.arrays.guards: which tensors are found again, and that others are not."""
 
 from collections.abc import Callable
+from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cuevo.arrays import Guarded, guards
+from cuevo.arrays import Addresses, Guarded, guards
 
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.unit
+
+
+Known = tuple[str, Addresses]
 
 
 def tensors() -> list[Any]:
@@ -19,21 +23,22 @@ def tensors() -> list[Any]:
     return [torch.zeros(2, 4, 8), None, torch.zeros(8, dtype=torch.int32)]
 
 
-def keep(kept: Guarded[str], arrays: list[Any], key: Any = "key") -> None:
-    kept.keep(key, arrays, lambda: "known")
+def keep(kept: Guarded[Known], arrays: list[Any], key: Any = "key") -> None:
+    kept.keep(key, arrays, lambda addresses: ("known", addresses))
 
 
-def find(kept: Guarded[str], arrays: list[Any], key: str = "key") -> tuple[str, list[int]] | None:
-    """What is known of such arrays, and the table of their addresses."""
-    for match, known in kept.get(key, ()):
-        table = match(arrays)
-        if table is not None:
-            return known, table
+def find(kept: Guarded[Known], arrays: list[Any], key: str = "key") -> tuple[str, list[int]] | None:
+    """What is known of such arrays, and a table of their addresses, where kernels can read them."""
+    for is_like, found in kept.get(key, ()):
+        if is_like(*arrays):
+            known, addresses = found
+            table = [0, *addresses(arrays)]
+            return (known, table) if gcd(16, *table) == 16 else None
     return None
 
 
 def test_tensors_like_earlier_ones_are_found_with_their_addresses() -> None:
-    kept: Guarded[str] = Guarded()
+    kept: Guarded[Known] = Guarded()
     assert find(kept, tensors()) is None
     keep(kept, tensors())
     for arrays in (tensors(), tensors()):
@@ -58,7 +63,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_other_tensors_are_not_found(change: Callable[[Any], Any]) -> None:
-    kept: Guarded[str] = Guarded()
+    kept: Guarded[Known] = Guarded()
     keep(kept, tensors())
     x, _, y = tensors()
     assert find(kept, [change(x), None, y]) is None
@@ -67,7 +72,7 @@ def test_other_tensors_are_not_found(change: Callable[[Any], Any]) -> None:
 def test_the_state_of_the_dispatcher_counts() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    kept: Guarded[str] = Guarded()
+    kept: Guarded[Known] = Guarded()
     x, _, y = tensors()
     keep(kept, [x, y])
     found: list[Any] = []
@@ -90,7 +95,7 @@ def test_the_state_of_the_dispatcher_counts() -> None:
 
 
 def test_what_cannot_be_known_again() -> None:
-    kept: Guarded[str] = Guarded()
+    kept: Guarded[Known] = Guarded()
     x, _, y = tensors()
     shifted = torch.zeros(65)[1:].view(2, 4, 8)
     for arrays in ([x, x], [shifted, y], [np.zeros(4), np.zeros(4)]):
@@ -98,7 +103,7 @@ def test_what_cannot_be_known_again() -> None:
         assert find(kept, arrays) is None
     keep(kept, [x, y], key={"no": "hash"})
     assert not kept
-    kept.keep("nothing", [x, y], lambda: None)
+    kept.keep("nothing", [x, y], lambda addresses: None)
     assert find(kept, [x, y], "nothing") is None
     # What a shifted one needs is not what others need.
     keep(kept, [x, y])
@@ -107,10 +112,10 @@ def test_what_cannot_be_known_again() -> None:
 
 
 def test_little_is_kept() -> None:
-    kept: Guarded[str] = Guarded()
-    asked = []
+    kept: Guarded[Known] = Guarded()
+    asked: list[Any] = []
     for n in range(1, 12):
-        kept.keep("key", [torch.zeros(n), torch.zeros(1)], lambda: asked.append(1))
+        kept.keep("key", [torch.zeros(n), torch.zeros(1)], asked.append)
     assert len(asked) == kept._KINDS
     for n in range(2 * kept._KEYS):
         kept[n] = ()
