@@ -15,7 +15,7 @@ from cuevo.arrays.array_view import (
 )
 from cuevo.arrays.device_array import DeviceArray, copy_to_host
 from cuevo.arrays.dlpack import exportable
-from cuevo.arrays.guards import Addresses, Guarded
+from cuevo.arrays.guards import Addresses, Guarded, Pick
 from cuevo.arrays.host_arrays import without_gaps
 from cuevo.arrays.readers import array_from_pointer, identify, view
 
@@ -26,6 +26,7 @@ __all__ = [
     "DType",
     "DeviceArray",
     "Guarded",
+    "Pick",
     "array_from_pointer",
     "as_numpy",
     "contiguous_strides",

@@ -12,33 +12,38 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
-__all__ = ["Addresses", "Guarded"]
+__all__ = ["Addresses", "Guarded", "Pick"]
 
 T = TypeVar("T")
 
 _IsLike = Callable[..., bool]
+Pick = Callable[[Sequence[Any]], Sequence[Any]]
+"""Those of the arrays of a call that are not None."""
 Addresses = Callable[[Sequence[Any]], Iterable[int]]
-"""The addresses of those of the arrays of a call that are not None."""
+"""The addresses of torch's tensors."""
 
 
-class Guarded(dict[Hashable, tuple[tuple[_IsLike, T], ...]]):
+class Guarded(dict[Hashable, tuple[tuple[Pick, _IsLike, T], ...]]):
     """What calls have found out, for calls with tensors like theirs, by whatever else it depends
-    on: ``for is_like, known in guarded.get(key, ())``.
+    on: ``for pick, is_like, known in guarded.get(key, ())``.
 
-    ``is_like(*arrays)`` tells whether they are like those of an earlier call. Tensors are alike
-    that have the same Python type, dtype, device, shape and strides, that require gradients or do
-    not, in the same state of torch's dispatcher (modes, transforms, autocast; not whether gradients
-    are enabled). Which of the arrays are None has to be part of the key. The more this tells apart,
-    the less has to be asked; whether they start at multiples of 16 bytes, as those did, has to be.
+    ``pick(arrays)`` are those that are not None, and ``is_like(*pick(arrays))`` tells whether they
+    are like those of an earlier call. Tensors are alike that have the same Python type, dtype,
+    device, shape and strides, that require gradients or do not, in the same state of torch's
+    dispatcher (modes, transforms, autocast; not whether gradients are enabled). Which of the arrays
+    are None has to be part of the key. The more this tells apart, the less has to be asked; whether
+    they start at multiples of 16 bytes, as those did, has to be.
+
+    None of the functions is Python's: one of those would cost as much as what it does.
     """
 
     _KEYS, _KINDS = 1024, 8
 
     def keep(
-        self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[Addresses], T | None]
+        self, key: Hashable, arrays: Sequence[Any], find_out: Callable[[Pick, Addresses], T | None]
     ) -> None:
-        """Keep what `find_out` finds out for arrays like these, if anything; it is given what tells
-        the addresses of such arrays.
+        """Keep what `find_out` finds out for arrays like these, if anything, of `pick` and of what
+        gives the addresses of what that picks.
 
         Nothing is kept for other arrays than torch's, two at least, all aligned to 16 bytes, and it
         is tried a few times for a key.
@@ -53,35 +58,17 @@ class Guarded(dict[Hashable, tuple[tuple[_IsLike, T], ...]]):
         is_like = _guard([arrays[i] for i in present])
         if is_like is None:
             return
-        pick = None if len(present) == len(arrays) else itemgetter(*present)
-        known = find_out(_addresses(pick))
+        pick = tuple if len(present) == len(arrays) else itemgetter(*present)
+        known = find_out(pick, partial(map, sys.modules["torch"].Tensor.data_ptr))
         if len(self) >= self._KEYS:
             self.clear()
-        kind = (_is_like_nothing, cast(T, None)) if known is None else (_of(pick, is_like), known)
-        self[key] = (*kinds, kind)
+        if known is None:
+            is_like, known = _is_like_nothing, cast(T, None)
+        self[key] = (*kinds, (pick, is_like, known))
 
 
 def _is_like_nothing(*arrays: Any) -> bool:
     return False
-
-
-_Pick = Callable[[Sequence[Any]], Sequence[Any]]
-"""Those of the arrays of a call that are not None."""
-
-
-def _of(pick: _Pick | None, is_like: _IsLike) -> _IsLike:
-    """`is_like` for all arrays of a call, where it is for those that are not None."""
-    if pick is None:
-        return is_like
-    return lambda *arrays: is_like(*pick(arrays))
-
-
-def _addresses(pick: _Pick | None) -> Addresses:
-    # Loops of C: a turn of Python's would cost as much as what it does.
-    each = partial(map, sys.modules["torch"].Tensor.data_ptr)
-    if pick is None:
-        return each
-    return lambda arrays: each(pick(arrays))
 
 
 def _guard(tensors: Sequence[Any]) -> _IsLike | None:

@@ -15,6 +15,7 @@ from cuevo.arrays import (
     ArrayView,
     DeviceArray,
     Guarded,
+    Pick,
     as_numpy,
     copy_to_host,
     identify,
@@ -51,7 +52,7 @@ ValueError or TypeError, naming the argument, where the arguments do not fit eac
 
 _Repeated = tuple[Plan, Queue, Callable[[], int], Addresses]
 """The plan of calls on torch's tensors, what queues it, and what gives torch's current stream and
-the addresses of the arrays.
+their addresses.
 """
 
 
@@ -107,8 +108,9 @@ class Operation:
             kinds = self._repeated.get(key, ())
         except TypeError:  # something that has no hash, as a mapping
             kinds = ()
-        for is_like, (known, queue, current_stream, addresses) in kinds:
-            if is_like(*arrays) and gcd(16, *(table := [0, *addresses(arrays)])) == 16:
+        for pick, is_like, (known, queue, current_stream, addresses) in kinds:
+            tensors = pick(arrays)
+            if is_like(*tensors) and gcd(16, *(table := [0, *addresses(tensors)])) == 16:
                 if stream is None:
                     handle = stream = current_stream() or LEGACY_DEFAULT
                 else:
@@ -229,7 +231,7 @@ class Operation:
         return results
 
 
-def _repeat(plan: Plan, addresses: Addresses) -> _Repeated:
+def _repeat(plan: Plan, pick: Pick, addresses: Addresses) -> _Repeated:
     return plan, plan.queue, torch_streams(plan.ordinal), addresses
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from cuevo.arrays import Addresses, Guarded
+from cuevo.arrays import Addresses, Guarded, Pick
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_shapes
 from cuevo.ops.backward import OPERATION as BACKWARD
@@ -61,8 +61,8 @@ def evoformer_attention(
             kinds = _FORWARD.get(key, ())
         except (AttributeError, TypeError):  # no tensor, or a symbolic size
             kinds = ()
-        for is_like, known in kinds:
-            if is_like(*operands) and forward_ad._current_level < 0:
+        for pick, is_like, known in kinds:
+            if is_like(*pick(operands)) and forward_ad._current_level < 0:
                 record, run = known
                 if record is not None:
                     return record(q, k, v, mask_bias, pair_bias)
@@ -153,8 +153,9 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         operands = (dout, *saved)
         scale, needed = getattr(ctx, "scale", None), ctx.needs_input_grad
         key = (dout.numel(), saved[-2] is None, saved[-1] is None, scale, needed)
-        for is_like, run in _BACKWARD.get(key, ()):
-            if is_like(*operands) and forward_ad._current_level < 0 and (grads := run(operands)):
+        for pick, is_like, run in _BACKWARD.get(key, ()):
+            is_known = is_like(*pick(operands)) and forward_ad._current_level < 0
+            if is_known and (grads := run(operands)):
                 found = iter(grads)
                 return tuple([next(found) if wanted else None for wanted in needed])
         if not _is_eager(operands):
@@ -193,11 +194,12 @@ def _repeat(
     scale: float | None,
     dtype: torch.dtype,
     is_recorded: bool,
+    pick: Pick,
     addresses: Addresses,
 ) -> tuple[Any, Run] | None:
     """What records forward passes like one that has been made, if that was, and runs them."""
     dtypes = (dtype, torch.float32) if is_recorded else (dtype,)
-    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes, addresses)
+    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes, pick, addresses)
     if run is None or not is_recorded:
         return run and (None, run)
     # What `apply` calls where no transform is active, and no operand is left of one.

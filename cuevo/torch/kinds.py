@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.arrays import Addresses
+from cuevo.arrays import Addresses, Pick
 from cuevo.cuda import LEGACY_DEFAULT, torch_streams
 from cuevo.ops.operation import Operation
 
@@ -30,13 +30,14 @@ def repeat(
     operands: Sequence[Any],
     options: tuple[object, ...],
     dtypes: Sequence[torch.dtype],
+    pick: Pick,
     addresses: Addresses,
 ) -> Run | None:
     """Runs calls like one that has been made; None where that took more than its plan.
 
     options : those of the call, as the operation has them.
     dtypes : of the results that are wanted.
-    addresses : of the operands of such calls.
+    pick, addresses : as `Guarded` has them.
     """
     plan, _ = operation.look_up(operands, options)
     if plan is None or plan.in_place is None:
@@ -60,7 +61,7 @@ def repeat(
         try:
             new = new_there if entered else _new_here or new_there
             results: list[Tensor] = [*starmap(new, described)]
-            table = [0, *addresses(operands), *map(_ADDRESS, results)]
+            table = [0, *addresses(pick(operands)), *addresses(results)]
             if gcd(16, *table) != 16:
                 return None
             # From torch's own cache of memory, which would not know of another pool.
@@ -75,7 +76,6 @@ def repeat(
     return run
 
 
-_ADDRESS = Tensor.data_ptr
 # What the code of torch's compiler allocates with, on the device of the current context, in half of
 # the time.
 _new_here: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)

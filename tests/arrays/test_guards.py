@@ -24,15 +24,15 @@ def tensors() -> list[Any]:
 
 
 def keep(kept: Guarded[Known], arrays: list[Any], key: Any = "key") -> None:
-    kept.keep(key, arrays, lambda addresses: ("known", addresses))
+    kept.keep(key, arrays, lambda pick, addresses: ("known", addresses))
 
 
 def find(kept: Guarded[Known], arrays: list[Any], key: str = "key") -> tuple[str, list[int]] | None:
     """What is known of such arrays, and a table of their addresses, where kernels can read them."""
-    for is_like, found in kept.get(key, ()):
-        if is_like(*arrays):
+    for pick, is_like, found in kept.get(key, ()):
+        if is_like(*pick(arrays)):
             known, addresses = found
-            table = [0, *addresses(arrays)]
+            table = [0, *addresses(pick(arrays))]
             return (known, table) if gcd(16, *table) == 16 else None
     return None
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_known_again() -> None:
         assert find(kept, arrays) is None
     keep(kept, [x, y], key={"no": "hash"})
     assert not kept
-    kept.keep("nothing", [x, y], lambda addresses: None)
+    kept.keep("nothing", [x, y], lambda pick, addresses: None)
     assert find(kept, [x, y], "nothing") is None
     # What a shifted one needs is not what others need.
     keep(kept, [x, y])
@@ -115,7 +115,7 @@ def test_little_is_kept() -> None:
     kept: Guarded[Known] = Guarded()
     asked: list[Any] = []
     for n in range(1, 12):
-        kept.keep("key", [torch.zeros(n), torch.zeros(1)], asked.append)
+        kept.keep("key", [torch.zeros(n), torch.zeros(1)], lambda *given: asked.append(1))
     assert len(asked) == kept._KINDS
     for n in range(2 * kept._KEYS):
         kept[n] = ()
