@@ -83,6 +83,8 @@ KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
         (
             Shape(1, 1, 128, 64, 32, 2, 3, True, 1.00),
             Shape(1, 1, 64, 64, 32, 2, 5, True, 0.98),
+            # An fp32 pair bias needs twice the threads to copy a row of it: those of two rows.
+            Shape(2, 1, 64, 64, 32, 2, 3, True, 0.97, pair_sizes=(4,)),
             Shape(1, 1, 64, 64, 32, 2, 4, True, 0.89, m_tiles=1),
             Shape(1, 1, 32, 32, 32, 3, 8, True, 0.70),
         ),
@@ -101,6 +103,7 @@ KEYS: tuple[tuple[int, tuple[Shape, ...]], ...] = (
         64,
         (
             Shape(1, 1, 64, 32, 32, 2, 3, False, 1.00),
+            Shape(2, 1, 64, 32, 32, 2, 2, False, 0.95, pair_sizes=(4,)),
             Shape(1, 1, 64, 32, 32, 2, 2, False, 0.65, m_tiles=1),
         ),
     ),
@@ -191,14 +194,18 @@ def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Con
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then such with ever more registers for a thread: without a short last tile, with
-    fewer threadblocks to a multiprocessor, stationary operands in shared memory, one row N at a
-    time, at last fewer positions to a warp.
+    """`config`, then such that leave a thread ever more registers: without a short last tile, in
+    two steps, with fewer threadblocks to a multiprocessor, stationary operands in shared memory,
+    one row N at a time, at last fewer positions to a warp.
     """
     if config.short_stationary:
         yield config
         config = replace(config, short_stationary=0, short_rows=0)
-    yield from choice.spill_fallbacks(config)
+    fewer_blocks = choice.spill_fallbacks(config)
+    yield next(fewer_blocks)
+    if config.by_keys and config.tile.chunks % 2 == 0 and config.steps == 1:
+        yield replace(config, chunk_streamed=config.chunk_streamed // 2, late_copies=True)
+    yield from fewer_blocks
     alone = replace(config, min_blocks=1)
     if config.stationary_in_registers:
         yield (alone := replace(alone, stationary_in_registers=False))

@@ -140,6 +140,26 @@ def test_two_threadblocks_share_a_multiprocessor(length: int, pair: str) -> None
     assert (config.block_rows, config.resident(SM_90)) == (4, 2)
 
 
+@pytest.mark.parametrize("length", [705, 768])
+@pytest.mark.parametrize("head_dim", range(8, 72, 8))
+def test_an_fp32_pair_bias_costs_no_positions_of_a_warp(head_dim: int, length: int) -> None:
+    """On the keys' side, where more threads have to copy it than a 16-bit one."""
+    sizes = (1, 384, 4, length, length, head_dim, "bf16", "f32")
+    problems = [Problem(*sizes, pair, second=True, sums=True) for pair in ("bf16", "f32")]
+    narrow, wide = (backward.choose(problem, SM_90) for problem in problems)
+    assert wide.m_tiles == narrow.m_tiles == 2
+
+
+def test_keys_in_one_step_may_be_taken_in_two() -> None:
+    """Where that needs fewer registers; with an odd number of chunks of 8 dims steps are of 32."""
+    problem = replace(PROBLEM, side="keys", second=True, head_dim=64, pair="f32")
+    one = next(config for config, _ in backward.candidates(problem) if config.block_rows == 2)
+    in_two, alone = replace(one, chunk_streamed=16, late_copies=True), replace(one, min_blocks=1)
+    assert [*backward.spill_fallbacks(one)][:3] == [one, in_two, alone]
+    odd, odd_alone = (replace(config, head_dim=56) for config in (one, alone))
+    assert [*backward.spill_fallbacks(odd)][:2] == [odd, odd_alone]
+
+
 def test_where_nothing_is_legal_every_objection_is_named() -> None:
     with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
         backward.choose(PROBLEM, architecture("sm_75"))
