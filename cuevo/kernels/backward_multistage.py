@@ -226,7 +226,7 @@ class Config(SideConfig):
     @property
     def scarce(self) -> bool:
         """Whether the loop leaves no registers for what a thread needs only around it."""
-        return self.sums_rows
+        return self.sums_rows or (self.by_keys and self.head_dim > 56 and self.block_rows > 1)
 
     @property
     def meeting(self) -> bool:

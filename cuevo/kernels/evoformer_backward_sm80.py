@@ -194,18 +194,14 @@ def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Con
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then such that leave a thread ever more registers: without a short last tile, in
-    two steps, with fewer threadblocks to a multiprocessor, stationary operands in shared memory,
-    one row N at a time, at last fewer positions to a warp.
+    """`config`, then such with ever more registers for a thread: without a short last tile, with
+    fewer threadblocks to a multiprocessor, stationary operands in shared memory, one row N at a
+    time, at last fewer positions to a warp.
     """
     if config.short_stationary:
         yield config
         config = replace(config, short_stationary=0, short_rows=0)
-    fewer_blocks = choice.spill_fallbacks(config)
-    yield next(fewer_blocks)
-    if config.by_keys and config.tile.chunks % 2 == 0 and config.steps == 1:
-        yield replace(config, chunk_streamed=config.chunk_streamed // 2, late_copies=True)
-    yield from fewer_blocks
+    yield from choice.spill_fallbacks(config)
     alone = replace(config, min_blocks=1)
     if config.stationary_in_registers:
         yield (alone := replace(alone, stationary_in_registers=False))

@@ -150,16 +150,6 @@ def test_an_fp32_pair_bias_costs_no_positions_of_a_warp(head_dim: int, length: i
     assert wide.m_tiles == narrow.m_tiles == 2
 
 
-def test_keys_in_one_step_may_be_taken_in_two() -> None:
-    """Where that needs fewer registers; with an odd number of chunks of 8 dims steps are of 32."""
-    problem = replace(PROBLEM, side="keys", second=True, head_dim=64, pair="f32")
-    one = next(config for config, _ in backward.candidates(problem) if config.block_rows == 2)
-    in_two, alone = replace(one, chunk_streamed=16, late_copies=True), replace(one, min_blocks=1)
-    assert [*backward.spill_fallbacks(one)][:3] == [one, in_two, alone]
-    odd, odd_alone = (replace(config, head_dim=56) for config in (one, alone))
-    assert [*backward.spill_fallbacks(odd)][:2] == [odd, odd_alone]
-
-
 def test_where_nothing_is_legal_every_objection_is_named() -> None:
     with pytest.raises(ValueError, match=r"has no configuration for Problem\(") as caught:
         backward.choose(PROBLEM, architecture("sm_75"))
