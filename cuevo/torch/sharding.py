@@ -8,6 +8,7 @@ whole on each device, and torch sums its gradients over them.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["attend_in_shards", "is_sharded"]
@@ -32,7 +33,7 @@ def attend_in_shards(
     Raises TypeError where some are DTensors and others are not, ValueError where they are on
     different meshes.
     """
-    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import Replicate
 
     mesh = _mesh(labels, operands)
     over = [_axis(dim, operands) for dim in range(mesh.ndim)]
@@ -42,11 +43,7 @@ def attend_in_shards(
         shards.append(None if x is None else _shard(x, over, placements))
     q = operands[0]
     placements = [_placement(axis, _AXES[0], q) or Replicate() for axis in over]
-    strides = [q.shape[i + 1 :].numel() for i in range(q.ndim)]
-    found: Tensor = DTensor.from_local(
-        call(*shards), mesh, placements, run_check=False, shape=q.shape, stride=tuple(strides)
-    )
-    return found
+    return _whole(call(*shards), mesh, placements, q.shape)
 
 
 def _mesh(labels: Sequence[str], operands: Sequence[Any]) -> Any:
@@ -99,5 +96,33 @@ def _shard(x: Any, over: Sequence[str | None], placements: Sequence[Any]) -> Ten
         each or (Replicate() if axis is None else Partial())
         for each, axis in zip(placements, over, strict=True)
     ]
-    found: Tensor = placed.to_local(grad_placements=of_gradient)
+    found: Tensor = _Part.apply(placed, of_gradient)
+    return found
+
+
+class _Part(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """A DTensor's `to_local`, but for the strides of the gradient. Those that it states of uneven
+    shards are not those of the whole: torch then copies the gradient of a leaf, and torch 2.11
+    gathers it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, of_gradient: Sequence[Any]) -> Tensor:
+        ctx.whole = x.device_mesh, of_gradient, x.shape
+        local: Tensor = x.to_local()
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _whole(gradient, *ctx.whole), None
+
+
+def _whole(part: Tensor, mesh: Any, placements: Sequence[Any], shape: torch.Size) -> Tensor:
+    """The contiguous DTensor of that shape that has this part on this device."""
+    from torch.distributed.tensor import DTensor
+
+    strides = tuple(shape[i + 1 :].numel() for i in range(len(shape)))
+    found: Tensor = DTensor.from_local(
+        part, mesh, placements, run_check=False, shape=shape, stride=strides
+    )
     return found

@@ -3,6 +3,7 @@ calls and their gradients with those of whole tensors.
 """
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,16 @@ def compare(
     assert isinstance(found, DTensor), case
     assert found.placements == tuple(expected), (case, found.placements)
     assert torch.equal(found.full_tensor(), out), case
+    strides: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, gradient: Any) -> None:
+        strides[name] = gradient.stride()
+
+    for name, x in sharded.items():
+        x.register_hook(partial(note, name))
     found.backward(distribute_tensor(dout, mesh, expected))
     for name, x in sharded.items():
+        assert strides[name] == x.stride(), (case, name, strides[name])
         assert x.grad.placements == x.placements, (case, name, x.grad.placements)
         exact = whole[name].grad
         error = (x.grad.full_tensor() - exact).norm() / exact.norm()
