@@ -97,16 +97,22 @@ def test_jit_leaves_arrays_where_they_are(
     expected = GRADIENT(arguments, dout)
     mesh = make_mesh(device, shards, kind)
     inputs = placed(arguments, mesh), placed({"q": dout}, mesh)["q"]
-    program = jax.jit(GRADIENT).lower(*inputs).compile()
-    assert COLLECTIVES.findall(program.as_text()) == ["all-reduce"] * summed
-    with recorded(monkeypatch) as calls:
+
+    def run() -> None:
+        program = jax.jit(GRADIENT).lower(*inputs).compile()
+        assert COLLECTIVES.findall(program.as_text()) == ["all-reduce"] * summed
         found = jax.block_until_ready(program(*inputs))
+        check_all(found, expected)
+        for name, x in found[0].items():
+            assert x.sharding.is_equivalent_to(inputs[0][name].sharding, x.ndim), name
+
+    if device == "gpu":
+        run()  # Where XLA launches, no call comes back to Python.
+    with recorded(monkeypatch) as calls:
+        run()
     shape = inputs[0]["q"].sharding.shard_shape(arguments["q"].shape)
     count = mesh.devices.size
     assert sorted(calls) == [(shape,)] * count + [(shape, NAMES)] * count
-    check_all(found, expected)
-    for name, x in found[0].items():
-        assert x.sharding.is_equivalent_to(inputs[0][name].sharding, x.ndim), name
 
 
 @pytest.mark.parametrize("device", DEVICES)
