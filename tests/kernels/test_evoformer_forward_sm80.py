@@ -14,6 +14,7 @@ from helpers.executors import shared
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.placement import architecture_of
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.evoformer_forward_sm80 import Config, Problem
@@ -306,8 +307,11 @@ def test_guesses_on_a_gpu(executor: DriverExecutor, again: bool, parts: dict[str
     case, inputs, config = guess_case(parts, 83)
     results = run_on_gpu(case, inputs, executor, config)
     cases.check(case, results["out"].array, results["lse"].array, inputs)
-    for key, found in run_on_cpu(case, inputs, config=config).items():
-        cases.assert_same_bytes(case, key, results[key].array, found.array)
+    arch = architecture_of(executor)
+    if arch.number == 90:  # The CPU executor has the bits of approximate functions there.
+        twin = replace(case, arch=arch.name)
+        for key, x in run_on_cpu(twin, inputs, config=config).items():
+            cases.assert_same_bytes(twin, key, results[key].array, x.array)
 
 
 # -- The host half ---------------------------------------------------------------------------------
