@@ -176,7 +176,7 @@ def test_results_are_right_on_the_cpu_executor(
     assert "relative error" in capfd.readouterr().out
 
 
-LARGE = "-DSIZES=N = 384, LQ = 300, LK = 293, H = 2, EACH = 29"
+LARGE = "-DSIZES=N = 384, LQ = 315, LK = 293, H = 2, EACH = 29"
 """For `forward.c`: scores enough for the variant of sm_90a, whose last query tile is short."""
 
 
