@@ -15,7 +15,6 @@ from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
 from cuevo.kernels.mapped_addresses import MappedAddresses
-from cuevo.layouts import SharedTile, swizzle
 
 __all__ = [
     "ARCH",
@@ -69,15 +68,6 @@ number might count.
 """
 _MOST_SUM = 2.0**120
 """Of a row of a guessed reference: the inverse of more is not a normal number."""
-
-
-class Strip(NamedTuple):
-    """The 16 rows of an m tile that a warp stores, as `ptx/lib/forward_results.ptx` sees them."""
-
-    dtype: str
-    tile: SharedTile
-    m_tiles: int = 1
-    warp_queries: int = 16
 
 
 @dataclass(frozen=True)
@@ -226,11 +216,6 @@ class Config(StageMemory):
     def guessed_sums(self) -> tuple[float, float]:
         """Least and highest sum of a row that its guessed reference was one for."""
         return _LEAST_SUM, _MOST_SUM
-
-    @property
-    def strip(self) -> Strip:
-        """What a warp stores at a time."""
-        return Strip(self.dtype, swizzle(self.head_dim // 8))
 
     @property
     def threads(self) -> int:

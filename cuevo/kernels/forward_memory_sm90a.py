@@ -123,8 +123,13 @@ class StageMemory(ABC):
 
     @property
     def strip_bytes(self) -> int:
-        """Bytes of a strip."""
-        return 16 * self.head_dim * 2
+        """Bytes of a strip: 16 rows of each tile of 64 queries."""
+        return 16 * self.m_tiles * self.strip_pitch
+
+    @property
+    def strip_pitch(self) -> int:
+        """Bytes from a row of a strip to the next: an odd number of 16."""
+        return 16 * (self.head_dim // 8 | 1)
 
     @property
     def output_bytes(self) -> int:
