@@ -94,6 +94,10 @@ class Config(StageMemory):
     """Shared-memory stages of K, V and the pair bias."""
     q_in_registers: bool = True
     """Keep Q as fragments, or read it from shared memory for each product."""
+    continues: bool = False
+    """Make the first scores of a work under the last exponentials of the one before; Q has to be in
+    registers.
+    """
     mask: str = "none"
     """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "bf16"
@@ -340,6 +344,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
+    if c.continues and not c.q_in_registers:
+        yield "continues needs q_in_registers: the next work's Q comes to where this one's was"
     if c.sums_in_rows and not c.masked:
         yield (
             f"at head_dim {c.head_dim} mask warps write the columns that make row sums; mask "
@@ -391,7 +397,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then with Q in shared memory, which takes fewer registers."""
     yield config
     if config.q_in_registers:
-        yield replace(config, q_in_registers=False)
+        yield replace(config, q_in_registers=False, continues=False)
 
 
 # -- Choice ----------------------------------------------------------------------------------------

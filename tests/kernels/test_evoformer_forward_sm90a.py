@@ -66,21 +66,24 @@ BOUNDS = Case("bf16", 24, 7, 37, mask="bool", values="falling", seed=9)
 BESIDE = Case("bf16", 24, 70, 45, rows=3, heads=2, mask="bf16", pair="f32", scale=-0.7, seed=11)
 OWN = Case("f16", 8, 20, 45, batch=2, rows=1, mask="f32", mask_layout="odd", seed=12)
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
-    (AGAIN, dict(block_rows=1, stages=2, m_tiles=1)),
-    (AGAIN, dict(block_rows=1, stages=3, cluster=2)),
+    (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
+    (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
     (PLAIN, dict(block_rows=1, stages=2, m_tiles=1, parts=1)),
+    (PLAIN, dict(block_rows=1, stages=2, continues=True)),
     (ENDING, dict(stages=5, parts=2)),
-    (BESIDE, dict(block_rows=2, stages=3)),
+    (ENDING, dict(stages=5, parts=2, continues=True)),
+    (BESIDE, dict(block_rows=2, stages=3, continues=True)),
     (BESIDE, dict(block_rows=1, stages=2, q_in_registers=False, parts=1)),
     (OWN, dict(block_rows=2, stages=2)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
-    dict(stages=3, parts=2),
+    dict(stages=3, parts=2, continues=True),
     dict(block_rows=1, stages=4, q_in_registers=False),
     dict(block_rows=2, stages=2, m_tiles=1, block_keys=64),
-    dict(block_rows=4, stages=2, m_tiles=1, parts=1),
-    dict(block_rows=1, stages=3, cluster=2),
+    dict(block_rows=4, stages=2, m_tiles=1, parts=1, continues=True),
+    dict(block_rows=1, stages=3, cluster=2, continues=True),
+    dict(block_rows=2, stages=2),
     dict(block_rows=2, stages=2, sums="added"),
 )
 
@@ -137,6 +140,7 @@ def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
     shape = ("block_rows", "m_tiles", "stages", "q_in_registers")
     settings = {key: getattr(config, key) for key in shape} | dict(blocks=132)
     settings |= dict(sums=("column", "added")[case.seed % 2], cluster=1 + case.seed // 2 % 2)
+    settings |= dict(continues=settings["q_in_registers"] and case.seed // 4 % 2 == 1)
     first, again = (run(case, executor, settings) for _ in range(2))
     for key, result in first.items():
         cases.assert_same_bytes(case, key, again[key].array, result.array)
@@ -324,6 +328,7 @@ def test_zero_strides_are_for_other_variants() -> None:
         (dict(block_keys=48), "block_keys must be"),
         (dict(m_tiles=3), "m_tiles 1, 2 or 4"),
         (dict(sums="none"), "sums must be"),
+        (dict(continues=True, q_in_registers=False), "continues needs q_in_registers"),
     ],
     ids=str,
 )

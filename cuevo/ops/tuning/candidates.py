@@ -32,7 +32,8 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "raster": (4, 8, 16, 32),
     **dict.fromkeys(("cluster", "parts", "meeting_buffers"), (1, 2, 4)),
     **dict.fromkeys(
-        ("q_in_registers", "stationary_in_registers", "late_copies", "whole_steps"), _FLAGS
+        ("q_in_registers", "continues", "stationary_in_registers", "late_copies", "whole_steps"),
+        _FLAGS,
     ),
 }
 """Values of the fields of configurations that are free to be chosen, in their order."""
