@@ -19,6 +19,7 @@ from helpers.guarded import Strided, check_guards
 
 import cuevo
 from cuevo.architectures import architecture
+from cuevo.kernels import evoformer_forward_sm90a
 from cuevo.ops.attention_problem import state_problem
 from cuevo.sim import LoadedKernel, SimExecutor
 from cuevo.toolchain.template import RenderedKernel
@@ -121,15 +122,21 @@ class Original:
 # -- The calls -------------------------------------------------------------------------------------
 
 
-def _forward(case: attention_cases.Case, pair: dict[str, Any] | None = None) -> Original:
-    """A call; where there is a layout `pair`, one that packs a pair bias of that."""
+def _forward(
+    case: attention_cases.Case, pair: dict[str, Any] | None = None, config: Any = None
+) -> Original:
+    """A call, of this configuration or of the case's; where there is a layout `pair`, one that
+    packs a pair bias of that.
+    """
     inputs, results = attention_cases.make(case), attention_cases.make_results(case)
     if pair is not None:
         inputs["pair_bias"] = attention_cases.relaid(inputs["pair_bias"], **pair)
     place = _Recorder(case.arch)
     given = {name: x.array for name, x in (inputs | results).items()}
     options: dict[str, Any] = {"pack": None if pair is None else True}
-    if case.shape is not None:
+    if config is not None:
+        options["config"] = config
+    elif case.shape is not None:
         options["config"] = _forward_config(case, inputs)
     cuevo.attention(**given, scale=case.scale, return_lse=True, device=place, **options)
 
@@ -139,6 +146,15 @@ def _forward(case: attention_cases.Case, pair: dict[str, Any] | None = None) -> 
         check_guards(case, results)
 
     return Original(case.arch, place.launches, check)
+
+
+def _forward_sm90a(values: str, **more: Any) -> Original:
+    case = attention_cases.Case(
+        "bf16", 16, 100, 70, rows=5, mask="f32", pair="bf16", values=values, scale=-0.3,
+        arch="sm_90a", **more,
+    )  # fmt: skip
+    config = evoformer_forward_sm90a.Config(16, block_rows=2, stages=2, blocks=1, continues=True)
+    return _forward(case, config=config)
 
 
 def _forward_config(case: attention_cases.Case, inputs: dict[str, Strided]) -> Any:
@@ -205,6 +221,10 @@ CASES: dict[str, Callable[[], Original]] = {
     "packed by chunks": lambda: _forward(
         attention_cases.Case("f16", 16, 20, 149, pair="f16"), dict(shift=2)
     ),
+    # Three works of three stages for one threadblock of two rows n, of which the last work has one.
+    "forward on wgmma": lambda: _forward_sm90a("normal"),
+    # All of them done again.
+    "forward on wgmma, again": lambda: _forward_sm90a("offset", offset=-300.0),
     "backward": lambda: _backward(
         # A scale below 0: q and k are multiplied by its sign.
         BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3, scale=-0.25)
