@@ -8,6 +8,7 @@ machine.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -353,8 +354,10 @@ def is_constant(source: AnyArray) -> bool:
     return source.size == 1
 
 
+@lru_cache(4096)
 def _integer(value: int, scalar: ScalarType) -> AnyArray:
+    """Shared by all that ask, and read only."""
     if scalar.kind == "p":
-        return np.array([[bool(value)]])
+        return np.frombuffer(bytes([bool(value)]), np.bool_).reshape(1, 1)
     pattern = (value & (2**scalar.bits - 1)).to_bytes(scalar.bits // 8, "little")
     return np.frombuffer(pattern, scalar.dtype).reshape(1, 1)

@@ -2,8 +2,7 @@
 unwritten.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,23 +26,50 @@ from cuevo.sim.text.syntax import (
 )
 
 
-@dataclass(slots=True)
+class Effects(NamedTuple):
+    """Facts about an instruction, or about all of a pattern; then registers are places in it, else
+    slots.
+    """
+
+    form: Form
+    modifiers: Modifiers
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    conditional: tuple[int, ...]
+    keeps: tuple[int, ...]
+    opcode: str
+    """With its modifiers in the order of the form."""
+
+    def at_places(self, slots: list[int]) -> "Effects":
+        """The same of a pattern, the registers of which are in `slots`."""
+
+        def places(found: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(map(slots.index, found))
+
+        return self._replace(
+            reads=places(self.reads),
+            writes=places(self.writes),
+            conditional=places(self.conditional),
+            keeps=places(self.keeps),
+        )
+
+
 class Operation:
     """An instruction, its form, and the registers that it reads and writes. Sets of registers are
     integers with a bit for each slot.
     """
 
-    instruction: Instruction
-    form: Form
-    modifiers: Modifiers
-    reads: int
-    writes: int
-    conditional: int = 0
-    """Subset of `reads` that it looks after itself."""
-    keeps: int = 0
-    """Registers that a wgmma goes on using."""
-    suspects: int = 0
-    """Registers that it reads and that may not have been written."""
+    __slots__ = ("effects", "instruction", "slots", "suspects")
+
+    def __init__(
+        self, instruction: Instruction, effects: Effects, slots: Sequence[int] | None
+    ) -> None:
+        self.instruction = instruction
+        self.effects = effects
+        self.slots = slots
+        """Those at the places of its pattern; None if it has none."""
+        self.suspects = 0
+        """Registers that it reads and that may not have been written."""
 
     @property
     def opcode(self) -> str:
@@ -53,16 +79,47 @@ class Operation:
     def guarded(self) -> bool:
         return self.instruction.guard is not None
 
+    @property
+    def form(self) -> Form:
+        return self.effects.form
 
-class _Effects(NamedTuple):
-    """Facts about all instructions of a pattern; registers are places in it."""
+    @property
+    def modifiers(self) -> Modifiers:
+        return self.effects.modifiers
 
-    form: Form
-    modifiers: Modifiers
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    conditional: tuple[int, ...]
-    keeps: tuple[int, ...]
+    @property
+    def reads(self) -> int:
+        return self._set_of(self.effects.reads)
+
+    @property
+    def writes(self) -> int:
+        return self._set_of(self.effects.writes)
+
+    @property
+    def conditional(self) -> int:
+        """Subset of `reads` that it looks after itself."""
+        return self._set_of(self.effects.conditional)
+
+    @property
+    def keeps(self) -> int:
+        """Registers that a wgmma goes on using."""
+        return self._set_of(self.effects.keeps)
+
+    @property
+    def read(self) -> Sequence[int]:
+        """The slots of `reads`."""
+        slots, places = self.slots, self.effects.reads
+        return places if slots is None else [slots[each] for each in places]
+
+    @property
+    def written(self) -> Sequence[int]:
+        """The slots of `writes`."""
+        slots, places = self.slots, self.effects.writes
+        return places if slots is None else [slots[each] for each in places]
+
+    def _set_of(self, places: tuple[int, ...]) -> int:
+        slots = self.slots
+        return set_of(places if slots is None else [slots[each] for each in places])
 
 
 class Program:
@@ -76,10 +133,7 @@ class Program:
         self.arch = arch
         self.level = level
         self.checks = checks
-        self._bits = _Bits()
-        self.operations = [
-            self._operation(_with_ordered_modifiers(each)) for each in function.instructions
-        ]
+        self.operations = self._operations()
         if not self.operations:
             raise PtxError(function.line, f"{function.name} has no instructions")
         self.starts = self._find_starts()
@@ -88,7 +142,8 @@ class Program:
         self.tracked = self._find_suspects() if checks else 0
         self._kept = 0
         for each in self.operations:
-            self._kept |= each.keeps
+            if each.effects.keeps:
+                self._kept |= each.keeps
 
     def contractions(self) -> list[tuple[int, int]]:
         """Products, and the sums that an assembler may fuse them with."""
@@ -116,27 +171,29 @@ class Program:
         for which its guard holds.
         """
         operation = self.operations[index]
-        instruction = operation.instruction
-        for slot in _slots(operation.reads & self._open):
-            machine.register(self.function.registers[slot]).view(np.uint8).fill(STALE)
-        binder = Binder(machine, instruction, self.arch)
-        binder.suspects = frozenset(_slots(operation.suspects))
-        step = operation.form.bind(binder, operation.modifiers)
-        if marked := operation.writes & self.tracked:
+        effects, suspects = operation.effects, operation.suspects
+        if self._open:
+            for slot in _slots(operation.reads & self._open):
+                machine.register(self.function.registers[slot]).view(np.uint8).fill(STALE)
+        binder = Binder(machine, operation.instruction, self.arch)
+        if suspects:
+            binder.suspects = frozenset(_slots(suspects))
+        step = effects.form.bind(binder, effects.modifiers)
+        if self.tracked and (marked := operation.writes & self.tracked):
             step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
-        if self._kept and not operation.keeps:
+        if self._kept and not effects.keeps:
             touched = (operation.reads | operation.writes) & self._kept
             if touched:
                 step = machine.warpgroups.guarding(step, _slots(touched))
-        guard = instruction.guard
-        of_guard = self._bits[guard.register.slot] if guard is not None else 0
-        if suspects := operation.suspects & ~(operation.conditional | of_guard):
-            step = _checking(step, self._named(suspects, machine), machine)
+        guard = operation.instruction.guard
+        of_guard = 1 << guard.register.slot if suspects and guard is not None else 0
+        if looked_at := suspects and suspects & ~(operation.conditional | of_guard):
+            step = _checking(step, self._named(looked_at, machine), machine)
         if guard is None:
             return step
         step = _guarded(step, machine.register(guard.register), guard.negated, held)
-        if suspects := operation.suspects & of_guard:
-            step = _checking(step, self._named(suspects, machine), machine)
+        if suspects & of_guard:
+            step = _checking(step, self._named(suspects & of_guard, machine), machine)
         return step
 
     def _named(self, registers: int, machine: Machine) -> list[tuple[str, AnyArray]]:
@@ -152,39 +209,37 @@ class Program:
         """A machine of one warp, to bind instructions to before there is a launch."""
         return Machine(self.function, Geometry((1, 1, 1), (32, 1, 1), 0), 1)
 
-    def _operation(self, instruction: Instruction) -> Operation:
-        effects = self._effects(instruction)
-        bits: Mapping[int, int] | Sequence[int] = self._bits
-        if instruction.pattern is not None:
-            bits = [self._bits[each.register.slot] for each in instruction.registers]
-        form, modifiers, reads, writes, conditional, keeps = effects
-        made = Operation(instruction, form, modifiers, _union(reads, bits), _union(writes, bits))
-        if conditional or keeps:
-            made.conditional, made.keeps = _union(conditional, bits), _union(keeps, bits)
-        return made
-
-    def _effects(self, instruction: Instruction) -> _Effects:
-        """Effects on registers, by place where there is a pattern, else by slot."""
-        pattern = instruction.pattern
-        if pattern is None:
-            return self._bound(instruction)
+    def _operations(self) -> list[Operation]:
+        found = []
         key = self.arch, self.level
-        known: _Effects | None = pattern.notes.get(key)
-        if known is None:
-            slots = [each.register.slot for each in instruction.registers]
-            form, modifiers, *sets = self._bound(instruction)
-            known = _Effects(form, modifiers, *(tuple(map(slots.index, each)) for each in sets))
-            pattern.notes[key] = known
-        return known
+        for instruction in self.function.instructions:
+            slots = None
+            pattern = instruction.pattern
+            if pattern is None:
+                effects = self._effects(instruction)
+            else:
+                slots = [each.register.slot for each in instruction.registers]
+                known: Effects | None = pattern.notes.get(key)
+                if known is None:
+                    known = self._effects(instruction)
+                    known = pattern.notes[key] = known.at_places(slots)
+                effects = known
+            if effects.opcode != instruction.opcode:
+                instruction = instruction._replace(opcode=effects.opcode)
+            found.append(Operation(instruction, effects, slots))
+        return found
 
-    def _bound(self, instruction: Instruction) -> _Effects:
-        """Bind it to a machine that nothing will run on."""
+    def _effects(self, instruction: Instruction) -> Effects:
+        """Bind it to a machine that nothing will run on; registers are slots."""
+        opcode = ordered(instruction.opcode)
+        instruction = instruction._replace(opcode=opcode)
         form, modifiers = find(instruction, self.level)
         b = Binder(self.probe, instruction, self.arch)
         form.bind(b, modifiers)
         if instruction.guard is not None:
             b.reads.add(instruction.guard.register.slot)
-        return _Effects(form, modifiers, *map(tuple, (b.reads, b.writes, b.conditional, b.keeps)))
+        reads, writes = tuple(b.reads), tuple(b.writes)
+        return Effects(form, modifiers, reads, writes, tuple(b.conditional), tuple(b.keeps), opcode)
 
     def _find_starts(self) -> frozenset[int]:
         starts = {self.function.start, *self.function.labels.values()}
@@ -255,7 +310,10 @@ class Program:
         """
         runs = {start: slice(start, self.end_of_run(start)) for start in self.starts}
         # Past the last instruction nothing is written, and nothing follows.
-        written_by = {start: self._sure_writes(run) for start, run in runs.items()}
+        read_by: dict[int, int] = {}
+        written_by: dict[int, int] = {}
+        for start, run in runs.items():
+            read_by[start], written_by[start] = self._exchanged(run)
         everything = (1 << len(self.function.registers)) - 1
         entry = dict.fromkeys(self.starts, everything)
         entry[self.function.start] = self._open
@@ -274,37 +332,34 @@ class Program:
         tracked = 0
         for start in seen:
             written = entry[start]
+            if not read_by[start] & ~written:
+                continue
             for operation in self.operations[runs[start]]:
                 operation.suspects = operation.reads & ~written
                 tracked |= operation.suspects
-                if operation.instruction.guard is None:
+                if not operation.guarded:
                     written |= operation.writes
         return tracked
 
-    def _sure_writes(self, run: slice) -> int:
-        written = 0
+    def _exchanged(self, run: slice) -> tuple[int, int]:
+        """The registers that a straight run reads before it has surely written them, and those that
+        it surely writes.
+        """
+        read: set[int] = set()
+        written: set[int] = set()
         for operation in self.operations[run]:
+            read.update([each for each in operation.read if each not in written])
             if operation.instruction.guard is None:
-                written |= operation.writes
-        return written
+                written.update(operation.written)
+        return set_of(read), set_of(written)
 
 
-def _with_ordered_modifiers(instruction: Instruction) -> Instruction:
-    opcode = ordered(instruction.opcode)
-    return instruction if opcode == instruction.opcode else instruction._replace(opcode=opcode)
-
-
-class _Bits(dict[int, int]):
-    """The set of one slot, for each slot that is asked for: most of a million may never be."""
-
-    def __missing__(self, slot: int) -> int:
-        self[slot] = bit = 1 << slot
-        return bit
-
-
-def _union(members: Sequence[int], bits: Mapping[int, int] | Sequence[int]) -> int:
-    """The set of those of `bits` that are at the indices `members`, each once."""
-    return sum([bits[each] for each in members]) if members else 0
+def set_of(slots: Iterable[int]) -> int:
+    """The set that has these members."""
+    found = 0
+    for slot in slots:
+        found |= 1 << slot
+    return found
 
 
 def _slots(registers: int) -> list[int]:

@@ -31,7 +31,8 @@ _TOKEN = re.compile(
 class Token(NamedTuple):
     kind: str
     """``word``, ``directive``, ``integer``, ``float``, ``string``, ``mark``, ``location`` (a whole
-    ``.loc``), ``statement`` (a line that is an instruction, see `statements`) or ``end``.
+    ``.loc``), ``statement`` (a line that is an instruction, see `statements`), ``registers`` (one
+    that declares them) or ``end``.
     """
     text: str
     line: int

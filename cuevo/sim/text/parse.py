@@ -6,13 +6,13 @@ kernels (`cuevo.sim.text.statements`); only a text that this refuses is read tok
 the error names the token.
 """
 
-from typing import TypeGuard
+from typing import Any
 
 from cuevo.sim.faults import PtxError
 from cuevo.sim.text.call_graph import CallGraph, callees_first
 from cuevo.sim.text.declarations import AddressError, DeclarationReader
 from cuevo.sim.text.lex import Token, tokens
-from cuevo.sim.text.statements import condensed, statement
+from cuevo.sim.text.statements import condensed, declaration, statement
 from cuevo.sim.text.syntax import (
     SYSTEM_FUNCTIONS,
     CallOperand,
@@ -457,8 +457,8 @@ class _Parser(DeclarationReader):
         """The statements up to the closing brace."""
         while True:
             token = self.token
-            if token.kind == "statement":
-                self._statements(function)
+            if token.kind in ("statement", "registers"):
+                self._lines(function)
             elif self.accept("}"):
                 break
             elif token.kind == "location":
@@ -552,34 +552,37 @@ class _Parser(DeclarationReader):
             self.expect(",")
         return (*index, LabelOperand(self.kind("word").text))
 
-    def _statements(self, function: Function) -> None:
-        """Lines that are one instruction each, most of them known from elsewhere."""
+    def _lines(self, function: Function) -> None:
+        """Lines that are one instruction each, or one declaration, most of them known from
+        elsewhere.
+        """
         stream, position = self._tokens, self.position
         meaning, append = self.visible.get, function.instructions.append
-        while (token := stream[position]).kind == "statement":
+        while True:
+            kind, text, line = stream[position]
+            if kind == "statement":
+                known = statement(text)
+                assert known is not None
+                registers: tuple[Any, ...] = tuple(map(meaning, known.names))
+                try:
+                    pattern = known.pattern(tuple([each.register.type for each in registers]))
+                except AttributeError:  # a name of something else, or of nothing
+                    pattern = None
+                if pattern is not None:
+                    append(pattern.on(registers, line, self._subroutine))
+                else:
+                    self.change_stream(known.at_line(line), 0)
+                    self._instruction(function)
+                    self.change_stream(stream, position)
+            elif kind == "registers":
+                declared = declaration(text)
+                assert declared is not None
+                for name in declared.names:
+                    self._register(function, name, declared.type, line)
+            else:
+                break
             position += 1
-            known = statement(token.text)
-            assert known is not None
-            registers = tuple(map(meaning, known.names))
-            if _all_registers(registers):
-                types = tuple([each.register.type for each in registers])
-                if (pattern := known.pattern(types)) is not None:
-                    append(pattern.on(registers, token.line, self._subroutine))
-                    continue
-            self.change_stream(known.at_line(token.line), 0)
-            self._instruction(function)
-            self.change_stream(stream, position)
         self.go_to(position)
-
-
-_REGISTER = frozenset((RegisterOperand,))
-
-
-def _all_registers(
-    found: tuple[RegisterOperand | Variable | VectorOperand | None, ...],
-) -> TypeGuard[tuple[RegisterOperand, ...]]:
-    """Whether these meanings of names are nothing but registers."""
-    return _REGISTER.issuperset(map(type, found))
 
 
 def _label_key(path: tuple[int, ...], name: str) -> str:

@@ -2,12 +2,14 @@
 
 Most lines of a kernel are an instruction on registers and constants, and instances of a kernel
 differ in few of them. Such a line is a `Statement`; on registers of given types it is a `Pattern`,
-and all that is left to do for an instruction are the registers that its names stand for.
+and all that is left to do for an instruction are the registers that its names stand for. Most
+others declare registers.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from cuevo.sim.faults import PtxError
 from cuevo.sim.text.lex import LOCATION, Token, tokens
@@ -19,12 +21,14 @@ from cuevo.sim.text.syntax import (
     Register,
     RegisterOperand,
 )
-from cuevo.sim.text.types import ScalarType
+from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
 
 # Distinct lines that are remembered; the kernels of the package have some thousand each.
 _LINES_KEPT = 1 << 15
 _BLANK = " \t\r\f\v"
 _LOCATION = re.compile(LOCATION, re.X)
+_NAME = r"[A-Za-z$%][\w$]*"
+_DECLARATION = re.compile(rf"\.reg[ \t]+\.(\w+)[ \t]+({_NAME}(?:[ \t]*,[ \t]*{_NAME})*)[ \t]*;")
 _COMPLETE = frozenset(";{}:")
 """Tokens that a statement may follow."""
 _RESERVED = SPECIAL_REGISTERS | {"_", "WARP_SZ"}
@@ -44,15 +48,24 @@ class Statement:
 
     def pattern(self, types: tuple[ScalarType, ...]) -> Pattern | None:
         """The instruction, its names being registers of these types; None if it is wrong then."""
-        if types not in self._patterns:
+        try:
+            return self._patterns[types]
+        except KeyError:
             places = {name: _place(index) for index, name in enumerate(self.names)}
             shape = tuple((kind, places.get(text, text)) for kind, text, _ in self._tokens)
-            self._patterns[types] = _pattern(shape, types)
-        return self._patterns[types]
+            found = self._patterns[types] = _pattern(shape, types)
+            return found
 
     def at_line(self, line: int) -> list[Token]:
         """The statement's tokens, and an end behind them."""
         return _at_line(((kind, text) for kind, text, _ in self._tokens), line)
+
+
+class Declaration(NamedTuple):
+    """A line that declares registers, and no vectors or ranges of them."""
+
+    type: ScalarType
+    names: tuple[str, ...]
 
 
 def _place(index: int) -> str:
@@ -99,6 +112,15 @@ def statement(line: str) -> Statement | None:
     return Statement(found, names) if text not in names else None
 
 
+@lru_cache(_LINES_KEPT)
+def declaration(line: str) -> Declaration | None:
+    """What is declared by `line`; None if it is something else, or more."""
+    match = _DECLARATION.fullmatch(line)
+    if match is None or match[1] not in REGISTER_TYPES:
+        return None
+    return Declaration(TYPES[match[1]], tuple(x.strip() for x in match[2].split(",")))
+
+
 def _is_balanced(found: tuple[Token, ...]) -> bool:
     """Whether braces and parentheses that are opened are closed, and none before."""
     for opening, closing in ("{}", "()"):
@@ -114,7 +136,8 @@ def _is_balanced(found: tuple[Token, ...]) -> bool:
 
 def condensed(text: str) -> Iterator[Token]:
     """The tokens of a text without ``/*``, where each statement on a line of its own is one of kind
-    ``statement``, and a ``.loc`` behind it is left out.
+    ``statement``, each declaration of plain registers one of kind ``registers``, and a ``.loc``
+    behind a statement is left out.
 
     What is no PTX raises `PtxError`, at a line that means nothing.
     """
@@ -135,6 +158,10 @@ def condensed(text: str) -> Iterator[Token]:
             if statement(code) is not None:
                 within_body = True
                 yield new(Token, ("statement", code, number))  # half the time of Token(...)
+                continue
+            if code.startswith(".reg") and declaration(code) is not None:
+                within_body = False
+                yield new(Token, ("registers", code, number))
                 continue
         within_body = False
         last = ""

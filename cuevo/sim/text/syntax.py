@@ -37,8 +37,7 @@ SYSTEM_FUNCTIONS = frozenset({"vprintf", "__assertfail", "malloc", "free"})
 """Functions of the system, which kernels declare and nobody defines."""
 
 
-@dataclass(frozen=True)
-class Register:
+class Register(NamedTuple):
     """A declared register; `slot` numbers the registers of a function, whatever scope they are
     declared in.
     """
@@ -48,8 +47,7 @@ class Register:
     slot: int
 
 
-@dataclass(frozen=True)
-class RegisterOperand:
+class RegisterOperand(NamedTuple):
     register: Register
     negated: bool = False
     """``!p``: the complement of a predicate."""
@@ -120,15 +118,13 @@ class PairOperand:
     second: "RegisterOperand | SinkOperand"
 
 
-@dataclass(frozen=True)
-class VectorOperand:
+class VectorOperand(NamedTuple):
     """``{a, b}``"""
 
     elements: tuple["ScalarOperand", ...]
 
 
-@dataclass(frozen=True)
-class AddressOperand:
+class AddressOperand(NamedTuple):
     """``[base + offset]``; without a base the offset is the address."""
 
     base: "RegisterOperand | SymbolOperand | None"
