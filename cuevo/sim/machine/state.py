@@ -166,11 +166,11 @@ class Machine:
         for axis, value, blocks in zip(
             "xyz", self.geometry.block_of(number), self.geometry.cluster, strict=True
         ):
-            self.special[f"%ctaid.{axis}"][...] = value
-            self.special[f"%clusterid.{axis}"][...] = value // blocks
-            self.special[f"%cluster_ctaid.{axis}"][...] = value % blocks
-        self.special["%cluster_ctarank"][...] = number % self.geometry.cluster_blocks
-        self.special["%smid"][...] = number % MULTIPROCESSORS
+            self.special.set(f"%ctaid.{axis}", value)
+            self.special.set(f"%clusterid.{axis}", value // blocks)
+            self.special.set(f"%cluster_ctaid.{axis}", value % blocks)
+        self.special.set("%cluster_ctarank", number % self.geometry.cluster_blocks)
+        self.special.set("%smid", number % MULTIPROCESSORS)
 
     @property
     def asynchronous(self) -> bool:
@@ -241,9 +241,9 @@ class Machine:
         """Time goes on: each look at a clock finds it further."""
         self._clock += 1
         for name in ("%clock64", "%globaltimer"):
-            self.special[name][...] = self._clock
+            self.special.set(name, self._clock)
         for name in ("%clock", "%globaltimer_lo"):
-            self.special[name][...] = self._clock & 0xFFFFFFFF
+            self.special.set(name, self._clock & 0xFFFFFFFF)
 
     def address_of(self, variable: Variable) -> int:
         """Address of a variable in its state space."""
@@ -324,12 +324,13 @@ class Machine:
         lane = np.arange(LANES)[:, None]
         return self.warp_in_block[None, :] * LANES + lane
 
-    def _special_registers(self) -> dict[str, AnyArray]:
+    def _special_registers(self) -> "_Special":
         thread = self._thread_numbers()
         i, j, _ = self.geometry.block
         lane = np.arange(LANES)[:, None]
         below = (1 << lane) - 1
         values: dict[str, AnyArray | int] = {
+            **dict.fromkeys(_BITS_OF_SPECIAL, 0),
             "%tid.x": thread % i,
             "%tid.y": thread // i % j,
             "%tid.z": thread // (i * j),
@@ -367,17 +368,36 @@ class Machine:
                 values[f"%{name}.{axis}"] = 0
         values["%cluster_ctarank"] = 0
         values["%cluster_nctarank"] = self.geometry.cluster_blocks
-        special = {
-            name: np.array(np.broadcast_to(value, self.shape), np.uint32)
-            for name, value in values.items()
-        }
-        for name in ("%clock64", "%globaltimer", "%gridid"):
-            special[name] = np.zeros(self.shape, np.uint64)
-        zero = {bits: np.zeros(self.shape, f"u{bits // 8}") for bits in (32, 64)}
-        special.update((name, zero[bits]) for name, bits in ZERO_REGISTERS.items())
-        in_cluster = self.geometry.cluster_blocks > 1
-        special["%is_explicit_cluster"] = np.full(self.shape, in_cluster)
-        return special
+        values["%is_explicit_cluster"] = self.geometry.cluster_blocks > 1
+        return _Special(self.shape, values)
+
+
+class _Special(dict[str, AnyArray]):
+    """The special registers, each an array once it is asked for: kernels look at few."""
+
+    def __init__(self, shape: tuple[int, int], values: dict[str, AnyArray | int]) -> None:
+        super().__init__()
+        self._shape = shape
+        self._values = values
+
+    def __missing__(self, name: str) -> AnyArray:
+        self[name] = found = np.empty(self._shape, _RAW[_BITS_OF_SPECIAL.get(name, 32)])
+        found[...] = self._values[name]
+        return found
+
+    def set(self, name: str, value: AnyArray | int) -> None:
+        """Change the register, whoever has its array."""
+        self._values[name] = value
+        if name in self:
+            self[name][...] = value
+
+
+_BITS_OF_SPECIAL = {
+    **ZERO_REGISTERS,
+    **dict.fromkeys(("%clock64", "%globaltimer", "%gridid"), 64),
+    "%is_explicit_cluster": 1,
+}
+"""Bits of those that are zero, and of others that have not 32."""
 
 
 _ASYNCHRONOUS = (

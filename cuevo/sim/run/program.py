@@ -140,6 +140,7 @@ class Program:
         self._returns = self._find_returns()
         self._open = self._find_open()
         self.tracked = self._find_suspects() if checks else 0
+        self._marked = frozenset(_slots(self.tracked))
         self._kept = 0
         for each in self.operations:
             if each.effects.keeps:
@@ -179,8 +180,8 @@ class Program:
         if suspects:
             binder.suspects = frozenset(_slots(suspects))
         step = effects.form.bind(binder, effects.modifiers)
-        if self.tracked and (marked := operation.writes & self.tracked):
-            step = _marking(step, [machine.track(slot) for slot in _slots(marked)])
+        if marked := self._marked.intersection(operation.written):
+            step = _marking(step, [machine.track(slot) for slot in sorted(marked)])
         if self._kept and not effects.keeps:
             touched = (operation.reads | operation.writes) & self._kept
             if touched:
@@ -331,14 +332,16 @@ class Program:
                         work.append(following)
         tracked = 0
         for start in seen:
-            written = entry[start]
-            if not read_by[start] & ~written:
-                continue
+            unsure = read_by[start] & ~entry[start]
+            tracked |= unsure
+            missing = set(_slots(unsure))
             for operation in self.operations[runs[start]]:
-                operation.suspects = operation.reads & ~written
-                tracked |= operation.suspects
+                if not missing:
+                    break
+                if found := missing.intersection(operation.read):
+                    operation.suspects = set_of(found)
                 if not operation.guarded:
-                    written |= operation.writes
+                    missing.difference_update(operation.written)
         return tracked
 
     def _exchanged(self, run: slice) -> tuple[int, int]:

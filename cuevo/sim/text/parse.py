@@ -12,7 +12,7 @@ from cuevo.sim.faults import PtxError
 from cuevo.sim.text.call_graph import CallGraph, callees_first
 from cuevo.sim.text.declarations import AddressError, DeclarationReader
 from cuevo.sim.text.lex import Token, tokens
-from cuevo.sim.text.statements import condensed, declaration, statement
+from cuevo.sim.text.statements import condensed, declaration, kinds_of, statement
 from cuevo.sim.text.syntax import (
     SYSTEM_FUNCTIONS,
     CallOperand,
@@ -564,10 +564,13 @@ class _Parser(DeclarationReader):
                 known = statement(text)
                 assert known is not None
                 registers: tuple[Any, ...] = tuple(map(meaning, known.names))
+                pattern = None
                 try:
                     pattern = known.pattern(tuple([each.register.type for each in registers]))
                 except AttributeError:  # a name of something else, or of nothing
-                    pattern = None
+                    if (kinds := kinds_of(registers)) is not None:
+                        pattern = known.pattern(kinds)
+                        registers = tuple(x for x in registers if isinstance(x, RegisterOperand))
                 if pattern is not None:
                     append(pattern.on(registers, line, self._subroutine))
                 else:

@@ -1,9 +1,9 @@
 """Statements on a line of their own, read once for all kernels that have them.
 
-Most lines of a kernel are an instruction on registers and constants, and instances of a kernel
-differ in few of them. Such a line is a `Statement`; on registers of given types it is a `Pattern`,
-and all that is left to do for an instruction are the registers that its names stand for. Most
-others declare registers.
+Most lines of a kernel are an instruction on registers, constants and parameters, and instances of
+a kernel differ in few of them. Such a line is a `Statement`; on registers of given types it is a
+`Pattern`, and all that is left to do for an instruction are the registers that its names stand for.
+Most others declare registers.
 """
 
 import re
@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from cuevo.sim.faults import PtxError
 from cuevo.sim.text.lex import LOCATION, Token, tokens
-from cuevo.sim.text.operands import OperandReader
+from cuevo.sim.text.operands import Meaning, OperandReader
 from cuevo.sim.text.syntax import (
     SPECIAL_REGISTERS,
     Instruction,
     Pattern,
     Register,
     RegisterOperand,
+    Variable,
 )
 from cuevo.sim.text.types import REGISTER_TYPES, TYPES, ScalarType
 
@@ -36,6 +37,10 @@ _NOT_PLAIN = frozenset(("bra", "brx", "call", "addc", "subc", "madc"))
 """Instructions with operands beyond registers and constants, or that read the carry flag."""
 
 
+Kinds = tuple[ScalarType | Variable, ...]
+"""What names stand for: a register of that type, or that parameter of the kernel."""
+
+
 class Statement:
     """A line that is one instruction, of which nothing is known but its tokens; `names` are the
     words among them that may be registers, each once.
@@ -44,21 +49,36 @@ class Statement:
     def __init__(self, found: tuple[Token, ...], names: tuple[str, ...]) -> None:
         self._tokens = found
         self.names = names
-        self._patterns: dict[tuple[ScalarType, ...], Pattern | None] = {}
+        self._patterns: dict[Kinds, Pattern | None] = {}
 
-    def pattern(self, types: tuple[ScalarType, ...]) -> Pattern | None:
-        """The instruction, its names being registers of these types; None if it is wrong then."""
+    def pattern(self, kinds: Kinds) -> Pattern | None:
+        """The instruction, its names being of these kinds; None if it is wrong then."""
         try:
-            return self._patterns[types]
+            return self._patterns[kinds]
         except KeyError:
             places = {name: _place(index) for index, name in enumerate(self.names)}
             shape = tuple((kind, places.get(text, text)) for kind, text, _ in self._tokens)
-            found = self._patterns[types] = _pattern(shape, types)
+            found = self._patterns[kinds] = _pattern(shape, kinds)
             return found
 
     def at_line(self, line: int) -> list[Token]:
         """The statement's tokens, and an end behind them."""
         return _at_line(((kind, text) for kind, text, _ in self._tokens), line)
+
+
+def kinds_of(meanings: Iterable[Meaning | None]) -> Kinds | None:
+    """What names with these meanings stand for, wherever the kernel declares its parameters; None
+    if one is of something else, or of nothing.
+    """
+    found: list[ScalarType | Variable] = []
+    for each in meanings:
+        if isinstance(each, RegisterOperand):
+            found.append(each.register.type)
+        elif isinstance(each, Variable) and each.space == ".param":
+            found.append(each)
+        else:
+            return None
+    return tuple(found)
 
 
 class Declaration(NamedTuple):
@@ -78,12 +98,17 @@ def _at_line(found: Iterable[tuple[str, str]], line: int) -> list[Token]:
 
 
 @lru_cache(_LINES_KEPT)
-def _pattern(shape: tuple[tuple[str, str], ...], types: tuple[ScalarType, ...]) -> Pattern | None:
+def _pattern(shape: tuple[tuple[str, str], ...], kinds: Kinds) -> Pattern | None:
     """The pattern of all statements of a shape, which differ in names only."""
     reader = OperandReader(_at_line(shape, 0))
-    for index, scalar in enumerate(types):
-        register = Register(_place(index), scalar, index)
-        reader.declare(register.name, RegisterOperand(register), 0)
+    registers = 0
+    for index, kind in enumerate(kinds):
+        name = _place(index)
+        if isinstance(kind, Variable):
+            reader.declare(name, kind, 0)
+        else:
+            reader.declare(name, RegisterOperand(Register(name, kind, registers)), 0)
+            registers += 1
     try:
         guard, opcode = reader.guard(), reader.kind("word").text
         operands = reader.operands()

@@ -158,7 +158,7 @@ class Variable:
     space: str
     size: int | None
     alignment: int
-    line: int
+    line: int = field(compare=False)
     content: bytes = b""
     """Initial content."""
     addresses: tuple["Address", ...] = ()
@@ -218,7 +218,7 @@ class Instruction(NamedTuple):
     """The ``.func`` that it is in; "" in the entry's own body."""
     pattern: "Pattern | None" = None
     """Shared by all instructions that differ from this one in nothing but registers; only those on
-    registers and constants have one.
+    registers, constants and the kernel's parameters have one.
     """
     registers: "Registers" = ()
     """Registers of its pattern, by place."""
@@ -229,7 +229,7 @@ _new = tuple.__new__
 
 
 class Pattern:
-    """An instruction on registers and constants, for any registers of its types.
+    """An instruction on registers, constants and parameters, for any registers of its types.
 
     The registers of `instruction` have their place as their slot.
     """

@@ -1,6 +1,7 @@
 """Scalar types of PTX, and the NumPy types that hold their bits."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +32,7 @@ class ScalarType:
 
         Sizes must be equal; untyped agrees with all, the two integer kinds with each other.
         """
-        return self.bits == register.bits and (self is register or self._mixes_with(register))
+        return self.bits == register.bits and (self is register or _mix(self, register))
 
     def widens_to(self, register: "ScalarType") -> bool:
         """Whether an operand that may be wider than its type may be the wider `register`.
@@ -39,13 +40,15 @@ class ScalarType:
         An integer gets longer by its sign or by zeros, a pattern by zeros; a number of one
         floating-point type is none of another.
         """
-        return self.kind != "h" and self.bits < register.bits and self._mixes_with(register)
+        return self.kind != "h" and self.bits < register.bits and _mix(self, register)
 
-    def _mixes_with(self, register: "ScalarType") -> bool:
-        kinds = {self.kind, register.kind}
-        if "p" in kinds:
-            return False
-        return "b" in kinds or (self.kind in "us" and register.kind in "ush")
+
+@cache
+def _mix(one: ScalarType, other: ScalarType) -> bool:
+    kinds = {one.kind, other.kind}
+    if "p" in kinds:
+        return False
+    return "b" in kinds or (one.kind in "us" and other.kind in "ush")
 
 
 def _types() -> dict[str, ScalarType]:

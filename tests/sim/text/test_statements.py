@@ -89,7 +89,7 @@ def known(function: Function) -> int:
 def test_each_kind_of_line() -> None:
     found = parse(EVERYTHING)
     assert_alike(found, parse_tokens(tokens(EVERYTHING)))
-    assert known(entry(found)) == 14
+    assert known(entry(found)) == 15
     assert not known(entry(parse_tokens(tokens(EVERYTHING))))
 
 
