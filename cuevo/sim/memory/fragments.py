@@ -8,6 +8,8 @@ import numpy as np
 from cuevo.layouts import Fragment
 from cuevo.layouts.fragments import Indices
 from cuevo.sim.aliases import AnyArray, AnyDType
+from cuevo.sim.arithmetic.compiled import compiled
+from cuevo.sim.memory.loops.fragments import take_parts
 
 
 def elements(fragment: Fragment) -> int:
@@ -19,6 +21,10 @@ def matrix_of(registers: Sequence[AnyArray], fragment: Fragment, dtype: AnyDType
     """The matrix (rows, columns, warps) that the registers, (32, warps) each, hold in `dtype`."""
     bits = np.concatenate(registers).view(np.uint32)
     warps = bits.shape[1]
+    if dtype.itemsize < bits.itemsize and (loop := compiled(take_parts)) is not None:
+        found = np.empty((fragment.rows.size, warps), f"u{dtype.itemsize}")
+        loop(bits, _holders(fragment), 8 * dtype.itemsize, found)
+        return found.reshape(*fragment.shape, warps).view(dtype)
     if dtype.itemsize < bits.itemsize:
         by_part = np.empty((elements(fragment), *bits.shape), f"u{dtype.itemsize}")
         for part, low in enumerate(by_part):
