@@ -155,8 +155,7 @@ CASES = tuple(sweep())
 # -- For the variants below sm_80 ------------------------------------------------------------------
 
 WHOLE = os.environ.get("CUEVO_WHOLE_SWEEPS", "") == "1"
-"""Whether variants below sm_80 get all cases of a sweep: a run of the tests takes a sample of them.
-"""
+"""Whether the CPU executor gets all cases of a sweep: a run of the tests takes a sample of them."""
 TRAITS = (
     *("head_dim", "values", "layout", "mask", "pair", "mask_layout", "pair_layout", "scale"),
     *("shape", "batch", "rows", "heads"),

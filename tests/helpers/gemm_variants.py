@@ -20,6 +20,7 @@ from helpers.gemm_sweep import CASES as ALL
 from helpers.guarded import OnDevice, host_views
 from helpers.ledgers import opcodes
 from helpers.shipped_kernels import LOWER_PRODUCTS as KINDS
+from helpers.sweep_sample import needed, of_product, products
 
 from cuevo.architectures import architecture
 from cuevo.arrays import copy_to_host, view
@@ -140,6 +141,8 @@ def sweep(arch: str, start: int) -> Iterator[GemmCase]:
 
 
 CASES = {arch: tuple(sweep(arch, start)) for start, arch in enumerate(VARIANTS)}
+ON_CPU = {arch: needed(found, of_product, products) for arch, found in CASES.items()}
+"""What of these a run of the tests takes on the CPU executor."""
 
 # -- Every bit -------------------------------------------------------------------------------------
 

@@ -17,17 +17,17 @@ LEAST: Mapping[str, int] = {
     "attention_delta_sm70": 36,
     "evoformer_backward_sm70": 49,
     "evoformer_backward_sm75": 73,
-    "evoformer_backward_sm80": 457,
+    "evoformer_backward_sm80": 231,
     "evoformer_forward_sm70": 48,
     "evoformer_forward_sm75": 45,
-    "evoformer_forward_sm80": 231,
-    "gemm_sm70": 109,
-    "gemm_sm75": 107,
-    "gemm_sm80": 428,
+    "evoformer_forward_sm80": 130,
+    "gemm_sm70": 81,
+    "gemm_sm75": 82,
+    "gemm_sm80": 205,
     "gemm_sm90a": 104,
     "key_bias_sm70": 5,
     "pack_sm70": 78,
-    "partial_sums_sm70": 83,
+    "partial_sums_sm70": 60,
 }
 """By kernel, how many instances of it the sweeps load at least."""
 

@@ -23,11 +23,12 @@ from helpers.backward_calls import (
     sides,
 )
 from helpers.backward_cases import GRAD_LAYOUTS, BackwardCase
-from helpers.backward_sweep import CASES, name
+from helpers.backward_sweep import name
 from helpers.backward_variants import Profiler
 from helpers.executors import Recorder
 from helpers.guarded import Strided, assert_same_bytes, check_guards, host_views, lay_out
 from helpers.query_statistics import blocked
+from helpers.sweep_sample import BACKWARD_ON_CPU
 
 import cuevo
 from cuevo import reference
@@ -49,7 +50,7 @@ SM_90 = SimExecutor("sm_90")
 # -- The sweep -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", BACKWARD_ON_CPU, ids=name)
 def test_the_sweep(case: BackwardCase) -> None:
     inputs, call = arguments(case)
     before = {key: x.memory.copy() for key, x in inputs.items()}

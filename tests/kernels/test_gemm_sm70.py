@@ -23,7 +23,7 @@ CASES = variants.CASES["sm_70"]
 
 
 @kernel
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", variants.ON_CPU["sm_70"], ids=name)
 def test_every_bit(case: GemmCase) -> None:
     check(gemm_sm70, case, shared("sm_70"))
 

@@ -22,7 +22,7 @@ CASES = variants.CASES["sm_75"]
 
 
 @kernel
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", variants.ON_CPU["sm_75"], ids=name)
 def test_every_bit(case: GemmCase) -> None:
     check(gemm_sm75, case, shared("sm_75"))
 

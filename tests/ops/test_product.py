@@ -11,6 +11,7 @@ from helpers.executors import Recorder, shared
 from helpers.gemm_cases import SMALL, Arrays, GemmCase
 from helpers.gemm_sweep import CASES, name
 from helpers.guarded import assert_same_bytes, host_views
+from helpers.sweep_sample import PRODUCTS_ON_CPU
 
 import cuevo
 from cuevo import reference
@@ -38,7 +39,7 @@ def run(case: GemmCase, arch: str) -> tuple[Arrays, np.ndarray, Config]:
 
 
 @kernel
-@pytest.mark.parametrize("case", CASES, ids=name)
+@pytest.mark.parametrize("case", PRODUCTS_ON_CPU, ids=name)
 def test_the_sweep(case: GemmCase) -> None:
     arrays, found, config = run(case, "sm_90")
     assert all(getattr(config, key) == value for key, value in case.settings)
