@@ -1,5 +1,6 @@
 """Texts that nobody would write: damaged ones, and kernels of random instructions. The executor
-comes to an end with all of them, and refuses them with its own error.
+comes to an end with all of them, and refuses them with its own error. With CUEVO_WHOLE_SWEEPS=1
+there are twice as many.
 """
 
 import random
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.attention_sweep import WHOLE
 from sim.broken.originals import original
 from sim.damages import LITTLE, WORD, damaged
 from sim.instructions.statements import DECLARATIONS, WIDE, statement
@@ -23,6 +25,10 @@ from cuevo.sim.run import budget
 pytestmark = pytest.mark.kernel
 
 
+def seeds(count: int) -> range:
+    return range(2 * count if WHOLE else count)
+
+
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not end is found at once."""
@@ -32,13 +38,13 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- Damaged texts ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(480))
+@pytest.mark.parametrize("seed", seeds(240))
 def test_damaged_texts(seed: int) -> None:
     """More of them: python tools/damage_texts.py."""
     damaged(random.Random(seed)).run()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(50))
 def test_texts_of_random_words(seed: int) -> None:
     rng = random.Random(seed)
     words = WORD.findall(original("backward").launches[1].kernel.text)
@@ -104,7 +110,7 @@ def random_kernel(rng: random.Random) -> str:
     return "\n".join([*lines, "ret;", "}"])
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_kernels_of_random_instructions(seed: int) -> None:
     rng = random.Random(seed)
     memory = np.zeros(2048, np.uint8)
@@ -196,7 +202,7 @@ def asynchronous_kernel(rng: random.Random) -> str:
     return "\n".join([*lines, "ret;", "}"])
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_kernels_of_random_asynchronous_instructions(seed: int) -> None:
     rng = random.Random(seed)
     space = np.zeros(4096 + 64, np.uint8)
