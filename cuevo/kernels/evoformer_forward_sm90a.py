@@ -410,10 +410,6 @@ SHAPES = (
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 
 
-_LOW: dict[tuple[int, int], dict[str, Any]] = {(3, 5): dict(block_rows=4, stages=6)}
-"""What tiles of 64 queries have room for, by rows N and stages of those of 128."""
-
-
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = next((each for each in SHAPES if problem.head_dim <= each.head_dim), SHAPES[-1])
@@ -478,8 +474,18 @@ def parts(config: Config, problem: Problem) -> Iterator[Part]:
         return
     first = whole * config.block_queries
     yield Part(config, replace(problem, queries=first), 0)
-    low = _LOW.get((config.block_rows, config.stages), {})
-    yield Part(replace(config, m_tiles=1, **low), replace(problem, queries=rest), first)
+    yield Part(_low(config), replace(problem, queries=rest), first)
+
+
+def _low(config: Config) -> Config:
+    """`config` with tiles of 64 queries, and what these have room for."""
+    if (config.block_rows, config.stages) != (3, 5):
+        return replace(config, m_tiles=1)
+    # Four rows N have 80 registers a thread: too few for the operand of the mask's product and for
+    # row sums that are columns of their own.
+    crowded = config.mask_product and config.product_columns > 32
+    sums = "added" if crowded else config.sums
+    return replace(config, m_tiles=1, block_rows=4, stages=6, sums=sums)
 
 
 def parameters(

@@ -91,6 +91,7 @@ def test_the_table() -> None:
         "evoformer_backward_sm80:keys",
         "evoformer_backward_sm80:queries",
         "evoformer_forward_sm80",
+        "evoformer_forward_sm90a",
         "gemm_sm75",
         "gemm_sm80",
         "gemm_sm90a",
