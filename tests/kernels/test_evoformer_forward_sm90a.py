@@ -18,6 +18,7 @@ from helpers.attention_sweep import WHOLE, name
 from helpers.executors import shared
 from helpers.guarded import Strided
 from helpers.ledgers import opcodes
+from helpers.spills import objections
 
 import cuevo
 from cuevo import reference
@@ -305,6 +306,18 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
     parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
     assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
     assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
+
+
+@kernel
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_the_assembler_waits_for_no_product_by_itself(dtype: str, continues: bool) -> None:
+    problem = replace(PROBLEM, dtype=dtype, mask=dtype, pair=dtype, queries=257)
+    config = replace(next(kernel_90a.candidates(problem))[0], continues=continues)
+    found = [
+        objections(kernel_90a, part.config, "sm_90a") for part in kernel_90a.parts(config, problem)
+    ]
+    assert found == [([], False)] * 2
 
 
 @unit
