@@ -109,17 +109,21 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t keys;        /* Lk */
     uint32_t first_query; /* of this launch, a multiple of 64 */
     uint32_t query_tiles; /* of this launch, of block_queries */
-    uint32_t row_groups;  /* ceil(N / block_rows), over the blocks of a cluster */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
-    uint32_t works;       /* B * H * query_tiles * row_groups, below 2^31: of a cluster */
 
-    /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
-    uint32_t heads_magic;
-    uint32_t heads_shift;
+    /* Works of a cluster: their numbers count query tiles, then `middle`, then `outer`, then batches. */
+    uint32_t works;        /* B * outer * middle * query_tiles, below 2^31 */
+    uint32_t head_by_head; /* 1: middle are row groups, ceil(N / block_rows) over the blocks of a cluster, outer are heads; 0: the other way round */
+    uint32_t middle;
+    uint32_t outer;
+
+    /* Multipliers and shifts that divide by query_tiles, middle and outer (lib/divide.ptx). */
     uint32_t query_tiles_magic;
     uint32_t query_tiles_shift;
-    uint32_t row_groups_magic;
-    uint32_t row_groups_shift;
+    uint32_t middle_magic;
+    uint32_t middle_shift;
+    uint32_t outer_magic;
+    uint32_t outer_shift;
 
     float score_scale;     /* scale * log2(e): scores to powers of two */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */

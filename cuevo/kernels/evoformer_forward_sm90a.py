@@ -15,6 +15,7 @@ from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
 from cuevo.kernels.mapped_addresses import MappedAddresses
+from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "ARCH",
@@ -56,8 +57,10 @@ _CLUSTER_GAIN = (0.99, 1.03)
 """The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
 read the pair bias, and where not.
 """
-_MANY_TILE_BYTES = 2**26
-"""Pair-bias tiles that are more than L2 keeps."""
+_MANY_TILE_BYTES = 2**25
+"""Pair-bias tiles that are more than L2 keeps beside all else."""
+_LONG_SCORES = 2**29
+"""From which on a call is limited by power, of which what comes from memory takes a part."""
 _GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
 whose highest score is between 96 below 0 and 64 above need no other.
@@ -404,7 +407,8 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 
 SHAPES = (
-    Config(32, block_rows=3, stages=5),
+    Config(24, block_rows=3, stages=5),
+    Config(32, block_rows=3, stages=5, continues=True),
     Config(64, block_rows=2, stages=4, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
@@ -422,9 +426,13 @@ def speed(cluster: int, problem: Problem) -> float:
     """Speed of clusters of so many threadblocks beside single ones."""
     if cluster == 1:
         return 1.0
-    tile_bytes = 4 * problem.scores // problem.rows
-    busy = problem.head_dim > 32 or tile_bytes > _MANY_TILE_BYTES
+    tile_bytes = _tile_bytes(problem)
+    busy = problem.head_dim > 32 or tile_bytes >= _MANY_TILE_BYTES
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
+
+
+def _tile_bytes(problem: Problem) -> int:
+    return 4 * problem.scores // problem.rows
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -537,7 +545,9 @@ def unmapped_fields(
     first_query: int,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps."""
-    extents = config.extents(problem.rows, problem.queries)
+    groups, tiles = config.extents(problem.rows, problem.queries)
+    by_head = _goes_head_by_head(problem)
+    middle, outer = (groups, problem.heads) if by_head else (problem.heads, groups)
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
@@ -546,11 +556,23 @@ def unmapped_fields(
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
         "works": config.works(problem),
+        "head_by_head": 1 if by_head else 0,
+        "middle": middle,
+        "outer": outer,
+        **magic_fields(middle=middle, outer=outer),
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
-        **common_fields(extents, problem.keys, out=out, mask_bias=mask_bias, lse=lse),
+        **common_fields(tiles, problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
+
+
+def _goes_head_by_head(problem: Problem) -> bool:
+    """Whether all groups of rows N of a head come before the next head, whose tiles of the pair
+    bias then come from memory once; else all heads of a group, which lie side by side in q, k, v.
+    """
+    many = _tile_bytes(problem) >= _MANY_TILE_BYTES
+    return many and problem.scores >= _LONG_SCORES and problem.pair != "none"
 
 
 def _first_reference(dtype: str, score_scale: float) -> float:

@@ -134,7 +134,7 @@ def parameters(
     lse: ArrayView | None = None,
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name; shapes as in ``cuevo.h``."""
-    extents = config.extents(*q.shape[1:3])
+    groups, tiles = config.extents(*q.shape[1:3])
     values: dict[str, int | float] = {
         "q": q.pointer,
         "k": k.pointer,
@@ -147,7 +147,9 @@ def parameters(
         "k_step_tile": k.strides[2] * config.block_keys,
         "v_step_pass": v.strides[2] * config.pass_rows,
         "v_step_tile": v.strides[2] * config.block_keys,
-        **common_fields(extents, k.shape[2], out=out, mask_bias=mask_bias, lse=lse),
+        "row_groups": groups,
+        **magic_fields(heads=q.shape[3], row_groups=groups),
+        **common_fields(tiles, k.shape[2], out=out, mask_bias=mask_bias, lse=lse),
         **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
@@ -159,16 +161,14 @@ def parameters(
 
 
 def common_fields(
-    extents: tuple[int, int],
+    query_tiles: int,
     keys: int,
     *,
     out: ArrayView,
     mask_bias: ArrayView | None,
     lse: ArrayView | None,
 ) -> dict[str, int | float]:
-    """What every forward kernel is told of the mask, the results, and how works are numbered:
-    `extents` are groups of rows N and tiles of queries.
-    """
+    """What every forward kernel is told of the mask, the results, and tiles of queries."""
     _, rows, queries, heads, _ = out.shape
     found: dict[str, int | float] = {
         "mask_bias": mask_bias.pointer if mask_bias else 0,
@@ -181,9 +181,8 @@ def common_fields(
         "heads": heads,
         "queries": queries,
         "keys": keys,
-        "row_groups": extents[0],
-        "query_tiles": extents[1],
-        **magic_fields(heads=heads, query_tiles=extents[1], row_groups=extents[0]),
+        "query_tiles": query_tiles,
+        **magic_fields(query_tiles=query_tiles),
     }
     for index, label in enumerate(("batch", "row", "query", "head")):
         found[f"out_stride_{label}"] = out.strides[index]

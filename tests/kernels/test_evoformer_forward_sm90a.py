@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -113,12 +114,13 @@ def label(x: Any) -> str:
 
 
 def run(case: Case, place: Any, settings: dict[str, Any]) -> dict[str, Strided]:
-    """Run the kernel, on few threadblocks, and compare with float64."""
+    """Run the kernel, on few threadblocks, for odd seeds head by head, and compare with float64."""
     inputs, results = cases.make(case), cases.make_results(case)
     arrays = {key: x.array for key, x in (inputs | results).items()}
     q, k, v = (arrays.pop(key) for key in "qkv")
     config = Config(case.head_dim, **dict(blocks=2) | settings)
-    cuevo.attention(q, k, v, **arrays, scale=case.scale, device=place, config=config)
+    with patch.object(kernel_90a, "_goes_head_by_head", lambda problem: case.seed % 2 == 1):
+        cuevo.attention(q, k, v, **arrays, scale=case.scale, device=place, config=config)
     out, lse = results["out"].array, results["lse"].array
     tolerance = cases.LSE_TOLERANCE if config.sums == "added" else ROUNDED_LSE[case.dtype]
     cases.check(case, out, lse, inputs, lse_tolerance=tolerance)
@@ -306,6 +308,20 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
     parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
     assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
     assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
+
+
+@unit
+@pytest.mark.parametrize(
+    ("rows", "heads", "length", "expected"),
+    [(2048, 4, 2048, 1), (128, 8, 1024, 1), (16, 8, 2048, 1), (1024, 4, 1024, 0), (48, 16, 768, 0)],
+)
+def test_long_calls_with_a_large_pair_bias_go_head_by_head(
+    rows: int, heads: int, length: int, expected: int
+) -> None:
+    problem = Problem(1, rows, heads, length, length, 32, "bf16", "none", "bf16")
+    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, 32), np.float16))
+    given: Any = dict(out=out, scale=1.0, mask_bias=None, pair_tiles=None, lse=None, first_query=0)
+    assert kernel_90a.unmapped_fields(Config(32), problem, **given)["head_by_head"] == expected
 
 
 @kernel
