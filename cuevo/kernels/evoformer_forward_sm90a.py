@@ -407,7 +407,6 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 
 SHAPES = (
-    Config(24, block_rows=3, stages=5),
     Config(32, block_rows=3, stages=5, continues=True),
     Config(64, block_rows=2, stages=4, sums="added"),
 )
