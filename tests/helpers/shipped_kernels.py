@@ -6,8 +6,9 @@ change them:
 
     python tests/helpers/shipped_kernels.py
 
-writes tests/kernels/shipped.json anew. Every configuration that a call can get is assembled for
-each of the architectures by
+writes tests/kernels/shipped.json anew, and takes choices of kernels that have changed out of the
+table of tuned ones, cuevo/kernels/tuned.json, until they are measured again. Every configuration
+that a call can get is assembled for each of the architectures by
 
     python tests/helpers/shipped_kernels.py spills [ARCH ...]
 
@@ -40,12 +41,14 @@ from cuevo.kernels import (
     pack_sm70,
     pair_tiles_sm70,
     partial_sums_sm70,
+    registry,
 )
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.gemm_mma import Config as GemmConfig
 from cuevo.kernels.gemm_mma import Problem as GemmProblem
 from cuevo.kernels.gemm_sm90a import Config as WgmmaConfig
+from cuevo.ops.tuning.tuned import SHIPPED, Entry, merge, read
 from cuevo.toolchain.template import render
 
 PINS = Path(__file__).parents[1] / "kernels" / "shipped.json"
@@ -402,6 +405,27 @@ def write_pins() -> None:
     print(f"{len(found)} digests in {PINS}")
 
 
+def is_current(entry: Entry) -> bool:
+    """Whether the kernels that a tuned entry chooses are as they were when it was measured."""
+    by_name = registry()
+    return all(
+        render(made["kernel"], by_name[made["kernel"]].values(config)).code_digest.startswith(
+            made["digest"]
+        )
+        for made in entry.choices
+        for config in [by_name[made["kernel"]].Config(**made["config"])]
+    )
+
+
+def drop_stale_choices() -> None:
+    entries = read(SHIPPED)
+    current = [entry for entry in entries if is_current(entry)]
+    if len(current) < len(entries):
+        SHIPPED.unlink()
+        merge(SHIPPED, current)
+        print(f"{len(entries) - len(current)} of {len(entries)} choices taken out of {SHIPPED}")
+
+
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["spills"]:
         sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -409,6 +433,7 @@ def main(arguments: list[str]) -> int:
 
         return spills.report(arguments[1:])
     write_pins()
+    drop_stale_choices()
     return 0
 
 

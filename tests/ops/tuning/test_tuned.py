@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.shipped_kernels import is_current
 
 import cuevo
 from cuevo.cli import main
 from cuevo.errors import CuevoError
-from cuevo.kernels import gemm_sm80, registry
+from cuevo.kernels import gemm_sm80
 from cuevo.kernels.gemm_mma import Problem
 from cuevo.ops import product
 from cuevo.ops.tuning import tuned
@@ -68,12 +69,27 @@ def test_the_user_s_table_comes_before_the_package_s(table: Path) -> None:
     assert "2026-01-01" in found().source
 
 
+@pytest.mark.kernel
+def test_the_table_that_ships_is_of_the_kernels_that_ship() -> None:
+    """tests/helpers/shipped_kernels.py takes out what does not count any more."""
+    entries = read(SHIPPED)
+    assert {each.device for each in entries} == {"NVIDIA H200"}
+    assert {each.operation for each in entries} == {"attention", "attention_backward", "gemm"}
+    assert [each.problem for each in entries if not is_current(each)] == []
+
+
 @pytest.mark.unit
-def test_the_table_that_ships_is_of_kernels_and_fields_that_there_are() -> None:
-    for each in read(SHIPPED) if SHIPPED.exists() else ():
-        for made in each.choices:
-            made_of = registry()[made["kernel"]].Config(**made["config"])
-            assert vars(made_of) == made["config"], each.problem
+def test_the_table_that_ships_is_taken_for_its_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tuned, "SHIPPED", SHIPPED)
+    of_products = (each for each in read(SHIPPED) if each.operation == "gemm" and each.choices)
+    problems = (dict(re.findall(r"(\w+)=(\w+)", each.problem)) for each in of_products)
+    plain = {"batch", "m", "n", "k", "dtype", "out_dtype"}
+    sizes = next(each for each in problems if set(each) == plain and each["dtype"] == "bf16")
+    problem = ",".join(sizes[name] for name in "mnk")
+    assert main(["plan", "gemm", "--problem", problem, "--device", "NVIDIA H200"]) == 0
+    assert "chosen by a table: NVIDIA H200" in capsys.readouterr().out
 
 
 @pytest.mark.unit
