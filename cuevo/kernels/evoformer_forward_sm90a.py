@@ -46,12 +46,11 @@ ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
 _MOST_WORKS = 2**31
-_LEAST_SCORES = 2**26
+_LEAST_SCORES = 2**25
 """From which on it runs unasked."""
-_MANY_SCORES = 2**27
-_GAIN = (1.1, 1.2)
-"""How many times as fast as ``evoformer_forward_sm80`` it was measured to be, at least: with fewer
-scores than these, and with as many.
+_GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
+"""How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
+and the other one hardly does: with a pair bias, and without.
 """
 _CLUSTER_GAIN = (0.99, 1.03)
 """The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
@@ -447,16 +446,16 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
-    """Whether ``evoformer_forward_sm80`` is to run: where this one was not measured to be faster,
-    where a call is so short that making tensor maps and tiles of the pair bias, which takes the
-    host 20 us, is most of it, and where the last query tile would be mostly empty.
+    """Whether ``evoformer_forward_sm80`` is to run: where there is no bias, where a call is so
+    short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
+    it, and where the last query tile would be mostly empty.
     """
-    if problem.pair == "none" or problem.scores < _LEAST_SCORES:
+    if problem.mask == problem.pair == "none" or problem.scores < _LEAST_SCORES:
         return True
     tiles, rest = divmod(problem.queries, 64)
     # A tile of 64 queries alone takes longer than half of two.
     padded = 64 * (tiles + (rest > 0)) + 20 * ((tiles + (rest > 0)) % 2)
-    gain = _GAIN[1] if problem.scores >= _MANY_SCORES else _GAIN[0]
+    gain = _GAIN_WITHOUT_PAIR if problem.pair == "none" else _GAIN
     return padded > problem.queries * gain
 
 
@@ -545,7 +544,9 @@ def unmapped_fields(
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps."""
     groups, tiles = config.extents(problem.rows, problem.queries)
-    by_head = _goes_head_by_head(problem)
+    # The C planner has an array of tiles in any case, of no strides where there are none.
+    is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
+    by_head = is_tiled and _goes_head_by_head(problem)
     middle, outer = (groups, problem.heads) if by_head else (problem.heads, groups)
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
@@ -570,8 +571,7 @@ def _goes_head_by_head(problem: Problem) -> bool:
     """Whether all groups of rows N of a head come before the next head, whose tiles of the pair
     bias then come from memory once; else all heads of a group, which lie side by side in q, k, v.
     """
-    many = _tile_bytes(problem) >= _MANY_TILE_BYTES
-    return many and problem.scores >= _LONG_SCORES and problem.pair != "none"
+    return _tile_bytes(problem) >= _MANY_TILE_BYTES and problem.scores >= _LONG_SCORES
 
 
 def _first_reference(dtype: str, score_scale: float) -> float:

@@ -276,9 +276,12 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
         (dict(head_dim=64, dtype="f16"), True),
         (dict(head_dim=8), True),
         (dict(head_dim=72), False),
-        (dict(queries=200), False),
-        (dict(pair="none"), False),
-        (dict(rows=96), False),
+        (dict(queries=200), True),
+        (dict(queries=130), False),
+        (dict(pair="none"), True),
+        (dict(pair="none", queries=321), False),
+        (dict(pair="none", mask="none"), False),
+        (dict(rows=32), False),
         (dict(mapped=False), False),
     ],
     ids=str,
@@ -320,8 +323,11 @@ def test_long_calls_with_a_large_pair_bias_go_head_by_head(
 ) -> None:
     problem = Problem(1, rows, heads, length, length, 32, "bf16", "none", "bf16")
     out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, 32), np.float16))
-    given: Any = dict(out=out, scale=1.0, mask_bias=None, pair_tiles=None, lse=None, first_query=0)
-    assert kernel_90a.unmapped_fields(Config(32), problem, **given)["head_by_head"] == expected
+    tiles = cuevo.arrays.view(np.zeros((1, 2, 1, 1, 2048), np.float32))
+    given: Any = dict(out=out, scale=1.0, mask_bias=None, lse=None, first_query=0)
+    for pair_tiles, by_head in ((tiles, expected), (None, 0)):
+        found = kernel_90a.unmapped_fields(Config(32), problem, pair_tiles=pair_tiles, **given)
+        assert found["head_by_head"] == by_head
 
 
 @kernel

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -87,11 +88,9 @@ def formulas() -> Iterator[str]:
     yield number_function(
         "mapped_serves", given, lambda: not [*_KERNEL.problem_violations(config(), x)]
     )
-    yield number_function(
-        "mapped_prefers_lower",
-        PROBLEM,
-        lambda: _KERNEL.prefers_lower_variant(x, arch),
-    )
+    for name, pair in (("mapped_prefers_lower", "f32"), ("mapped_prefers_lower_unpaired", "none")):
+        biased = problem_in_c(pair=pair, mask="bounds")
+        yield number_function(name, PROBLEM, partial(_KERNEL.prefers_lower_variant, biased, arch))
     yield number_function(
         "mapped_cost",
         f"{given}, {ARCHITECTURE}",
@@ -154,7 +153,8 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
     for arch, head_dim, dtype, mask, pair in selection.kinds("forward"):
         problem = Problem(1, _MANY, 1, 1, 1, head_dim, dtype, mask, pair)
         first = len(tilings)
-        for config, _ in _KERNEL.candidates(problem) if pair != "none" else ():
+        # Without a bias none is chosen.
+        for config, _ in _KERNEL.candidates(problem) if (mask, pair) != ("none", "none") else ():
             if _KERNEL.violations(config, arch, problem):
                 continue
             row: list[int] = [configs.add(_COLUMNS.row(-1, config))]
@@ -163,9 +163,10 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 final = instances.without_spills(_KERNEL, wanted, arch)
                 ragged = replace(problem, queries=final.block_queries + 1)
                 row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
-                own = pair_tiles_sm70.Config(pair, final.block_keys)
-                kernel = instances.add(pair_tiles_sm70, own, arch)
-                tiles.add(_TILES.row(kernel, own, TYPES[pair]))
+                if pair != "none":
+                    own = pair_tiles_sm70.Config(pair, final.block_keys)
+                    kernel = instances.add(pair_tiles_sm70, own, arch)
+                    tiles.add(_TILES.row(kernel, own, TYPES[pair]))
             tilings.append(row)
         if count := len(tilings) - first:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])

@@ -85,7 +85,8 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     const mapped_tiling *found = NULL;
     double least = 0;
     int64_t i;
-    if (offered == NULL || mapped_prefers_lower(x))
+    const int64_t lower = f->pair_bias.type ? mapped_prefers_lower(x) : mapped_prefers_lower_unpaired(x);
+    if (offered == NULL || lower)
         return NULL;
     for (i = 0; i < offered->count; i++) {
         const mapped_tiling *each = &mapped_tilings[offered->first + i];
@@ -99,7 +100,7 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     return found;
 }
 
-/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads. */
+/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads, if there is one. */
 static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, cuevo_array *tiles)
 {
     const tiles_config *own = NULL;
@@ -107,6 +108,9 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     cuevo_status status;
     int64_t step = 4;
     int i;
+    memset(tiles, 0, sizeof *tiles);
+    if (f->pair_bias.type == CUEVO_ABSENT)
+        return CUEVO_OK;
     if (alignment(&f->pair_bias, -1) % item_bytes(f->pair_bias.type) &&
         (status = pack(plan, &f->pair_bias, f->workspace, "pair_bias")) != CUEVO_OK)
         return status;
@@ -115,7 +119,6 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
             own = &tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
-    memset(tiles, 0, sizeof *tiles);
     tiles->type = CUEVO_F32;
     tiles_shape(tiles->shape, own, &f->pair_bias, c->block_queries);
     for (i = 4; i >= 0; i--) {
