@@ -112,7 +112,8 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
 
     /* Works of a cluster: their numbers count query tiles, then `middle`, then `outer`, then batches. */
-    uint32_t works;        /* B * outer * middle * query_tiles, below 2^31 */
+    uint32_t works;        /* B * outer * middle * query_tiles, below 2^31; and what follows */
+    uint32_t first_alone;  /* from this one on each is one row n, of block_rows that count first; works: there is none such */
     uint32_t head_by_head; /* 1: middle are row groups, ceil(N / block_rows) over the blocks of a cluster, outer are heads; 0: the other way round */
     uint32_t middle;
     uint32_t outer;

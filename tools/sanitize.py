@@ -94,10 +94,12 @@ _ALONE = {"cluster": 1}
 """No clusters, where one lane arrives for its warp: racecheck does not see that the others have met
 it before.
 """
+_FEW = {"blocks": 2, **_ALONE}
+"""So few threadblocks that rows N share them; where there are more, each row has its own."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_ALONE}),
-    Case((1, 4, 130, 200, 1, 32), config={"sums": "added", **_ALONE}),
-    Case((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config=_ALONE),
+    Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_ALONE}),
+    Case((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config=_FEW),
     Case(
         (1, 2, 33, 66, 1, 24),
         dtype="float16",
@@ -105,7 +107,7 @@ CASES_OF_SM_90A = (
         pair="float16",
         config=_ALONE,
     ),
-    Case((1, 3, 70, 100, 2, 8), mask=None, pair=None, config=_ALONE),
+    Case((1, 3, 70, 100, 2, 8), mask=None, pair=None, config=_FEW),
     Case(
         (1, 2, 50, 101, 3, 64),
         mask="float32",

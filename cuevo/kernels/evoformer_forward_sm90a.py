@@ -14,8 +14,8 @@ from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
+from cuevo.kernels.forward_works_sm90a import WorkList, goes_head_by_head, has_many_tiles
 from cuevo.kernels.mapped_addresses import MappedAddresses
-from cuevo.toolchain.division import magic_fields
 
 __all__ = [
     "ARCH",
@@ -56,10 +56,6 @@ _CLUSTER_GAIN = (0.99, 1.03)
 """The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
 read the pair bias, and where not.
 """
-_MANY_TILE_BYTES = 2**25
-"""Pair-bias tiles that are more than L2 keeps beside all else."""
-_LONG_SCORES = 2**29
-"""From which on a call is limited by power, of which what comes from memory takes a part."""
 _GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
 whose highest score is between 96 below 0 and 64 above need no other.
@@ -73,7 +69,7 @@ _MOST_SUM = 2.0**120
 
 
 @dataclass(frozen=True)
-class Config(StageMemory):
+class Config(StageMemory, WorkList):
     """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
@@ -256,22 +252,6 @@ class Config(StageMemory):
         """Registers as an instruction has them."""
         return f"{{{', '.join(names)}}}"
 
-    # -- Launch ------------------------------------------------------------------------------------
-
-    def extents(self, rows: int, queries: int) -> tuple[int, int]:
-        """Groups of rows N, of a cluster each, and tiles of queries."""
-        return ceil(rows / (self.block_rows * self.cluster)), ceil(queries / self.block_queries)
-
-    def works(self, problem: Problem) -> int:
-        """How many (batch, group of rows N, head, query tile) there are for a cluster."""
-        groups, tiles = self.extents(problem.rows, problem.queries)
-        return problem.batch * problem.heads * tiles * groups
-
-    def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Threadblocks of a launch, which share the works."""
-        clusters = min(self.works(problem), max(self.blocks // self.cluster, 1))
-        return (clusters * self.cluster, 1, 1)
-
     # -- Tensor maps -------------------------------------------------------------------------------
 
     def q_map(self, q: ArrayView) -> TensorMap:
@@ -424,13 +404,8 @@ def speed(cluster: int, problem: Problem) -> float:
     """Speed of clusters of so many threadblocks beside single ones."""
     if cluster == 1:
         return 1.0
-    tile_bytes = _tile_bytes(problem)
-    busy = problem.head_dim > 32 or tile_bytes >= _MANY_TILE_BYTES
+    busy = problem.head_dim > 32 or has_many_tiles(problem)
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
-
-
-def _tile_bytes(problem: Problem) -> int:
-    return 4 * problem.scores // problem.rows
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -441,8 +416,7 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
     """Works of a cluster one after the other, over their speed."""
-    clusters = arch.multiprocessors // config.cluster
-    return ceil(config.works(problem) / clusters) / speed
+    return config.rounds(problem, arch.multiprocessors) / speed
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
@@ -543,11 +517,10 @@ def unmapped_fields(
     first_query: int,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps."""
-    groups, tiles = config.extents(problem.rows, problem.queries)
     # The C planner has an array of tiles in any case, of no strides where there are none.
     is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
-    by_head = is_tiled and _goes_head_by_head(problem)
-    middle, outer = (groups, problem.heads) if by_head else (problem.heads, groups)
+    by_head = is_tiled and goes_head_by_head(problem)
+    numbering = config.numbering(problem, by_head=by_head)
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
@@ -555,23 +528,12 @@ def unmapped_fields(
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
-        "works": config.works(problem),
-        "head_by_head": 1 if by_head else 0,
-        "middle": middle,
-        "outer": outer,
-        **magic_fields(middle=middle, outer=outer),
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
-        **common_fields(tiles, problem.keys, out=out, mask_bias=mask_bias, lse=lse),
+        **numbering,
+        **common_fields(problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
-
-
-def _goes_head_by_head(problem: Problem) -> bool:
-    """Whether all groups of rows N of a head come before the next head, whose tiles of the pair
-    bias then come from memory once; else all heads of a group, which lie side by side in q, k, v.
-    """
-    return _tile_bytes(problem) >= _MANY_TILE_BYTES and problem.scores >= _LONG_SCORES
 
 
 def _first_reference(dtype: str, score_scale: float) -> float:

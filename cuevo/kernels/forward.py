@@ -148,8 +148,9 @@ def parameters(
         "v_step_pass": v.strides[2] * config.pass_rows,
         "v_step_tile": v.strides[2] * config.block_keys,
         "row_groups": groups,
-        **magic_fields(heads=q.shape[3], row_groups=groups),
-        **common_fields(tiles, k.shape[2], out=out, mask_bias=mask_bias, lse=lse),
+        "query_tiles": tiles,
+        **magic_fields(heads=q.shape[3], query_tiles=tiles, row_groups=groups),
+        **common_fields(k.shape[2], out=out, mask_bias=mask_bias, lse=lse),
         **scale_fields(scale, config.dtype),
     }
     values["pair_step_pass"] = values["pair_stride_query"] * config.pair_pass_rows
@@ -161,14 +162,13 @@ def parameters(
 
 
 def common_fields(
-    query_tiles: int,
     keys: int,
     *,
     out: ArrayView,
     mask_bias: ArrayView | None,
     lse: ArrayView | None,
 ) -> dict[str, int | float]:
-    """What every forward kernel is told of the mask, the results, and tiles of queries."""
+    """What every forward kernel is told of the mask and the results."""
     _, rows, queries, heads, _ = out.shape
     found: dict[str, int | float] = {
         "mask_bias": mask_bias.pointer if mask_bias else 0,
@@ -181,8 +181,6 @@ def common_fields(
         "heads": heads,
         "queries": queries,
         "keys": keys,
-        "query_tiles": query_tiles,
-        **magic_fields(query_tiles=query_tiles),
     }
     for index, label in enumerate(("batch", "row", "query", "head")):
         found[f"out_stride_{label}"] = out.strides[index]

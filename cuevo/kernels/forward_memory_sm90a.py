@@ -85,11 +85,6 @@ class StageMemory(ABC):
         return self.pair_at + self.pair_bytes
 
     @property
-    def copied_bytes(self) -> int:
-        """Bytes of a stage that TMA brings."""
-        return self.stage_bytes
-
-    @property
     def ones_at(self) -> int:
         """Where rows like those of V begin, of which the first chunk are ones: columns of the
         product with V that make the row sums, where the rows of V have no room for them.

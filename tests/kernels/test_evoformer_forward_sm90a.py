@@ -78,6 +78,10 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (BESIDE, dict(block_rows=1, stages=2, q_in_registers=False, parts=1)),
     (OWN, dict(block_rows=2, stages=2)),
     (BOUNDS, dict(block_rows=2, stages=2, m_tiles=1, sums="added")),
+    # The last works, or all of them, of one row N each; one of the rows does not exist.
+    (ENDING, dict(block_rows=3, stages=3, blocks=3, continues=True)),
+    (BESIDE, dict(block_rows=3, stages=2, blocks=6)),
+    (AGAIN, dict(block_rows=2, stages=2, m_tiles=1, blocks=4, continues=True)),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
     dict(stages=3, parts=2, continues=True),
@@ -119,7 +123,7 @@ def run(case: Case, place: Any, settings: dict[str, Any]) -> dict[str, Strided]:
     arrays = {key: x.array for key, x in (inputs | results).items()}
     q, k, v = (arrays.pop(key) for key in "qkv")
     config = Config(case.head_dim, **dict(blocks=2) | settings)
-    with patch.object(kernel_90a, "_goes_head_by_head", lambda problem: case.seed % 2 == 1):
+    with patch.object(kernel_90a, "goes_head_by_head", lambda problem: case.seed % 2 == 1):
         cuevo.attention(q, k, v, **arrays, scale=case.scale, device=place, config=config)
     out, lse = results["out"].array, results["lse"].array
     tolerance = cases.LSE_TOLERANCE if config.sums == "added" else ROUNDED_LSE[case.dtype]
@@ -141,7 +145,7 @@ def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
         pytest.skip("another variant's")
     config, _ = next(kernel_90a.candidates(replace(PROBLEM, head_dim=case.head_dim)))
     shape = ("block_rows", "m_tiles", "stages", "q_in_registers")
-    settings = {key: getattr(config, key) for key in shape} | dict(blocks=132)
+    settings = {key: getattr(config, key) for key in shape} | dict(blocks=(132, 2)[case.seed % 2])
     settings |= dict(sums=("column", "added")[case.seed % 2], cluster=1 + case.seed // 2 % 2)
     settings |= dict(continues=settings["q_in_registers"] and case.seed // 4 % 2 == 1)
     first, again = (run(case, executor, settings) for _ in range(2))
@@ -311,6 +315,25 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
     parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
     assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
     assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
+
+
+@unit
+@pytest.mark.parametrize(
+    ("rows", "blocks", "alone"), [(256, 132, 28), (256, 66, 0), (255, 132, 20), (9, 132, 24)]
+)
+def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) -> None:
+    """Where there are few of them, and in no cluster."""
+    problem = Problem(1, rows, 4, 256, 256, 32, "bf16", "none", "bf16")
+    config = Config(32, blocks=blocks)
+    works = config.works(problem)
+    assert config.alone(problem, blocks) == alone
+    assert replace(config, cluster=2).alone(problem, blocks) == 0
+    found = config.numbering(problem, by_head=False)
+    assert (found["first_alone"], found["works"]) == (works - alone, works + 2 * alone)
+    assert config.grid(problem)[0] == min(blocks, works + 2 * alone)
+    assert config.rounds(problem, blocks) == works // blocks + (
+        0.71 if alone else works % blocks > 0
+    )
 
 
 @unit

@@ -106,7 +106,8 @@ def formulas() -> Iterator[str]:
     first: Any = input_int("first_query")
     yield fields_function(
         "mapped_fields",
-        f"{given}, {declared(names)}, cuevo_type type, double scale, int64_t first_query",
+        f"{given}, {ARCHITECTURE}, {declared(names)}, cuevo_type type, double scale, "
+        "int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
             config(dtype=dtype_in_c("type")),

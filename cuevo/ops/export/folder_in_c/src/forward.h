@@ -162,7 +162,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "k");
         if ((status = encode(p.v_map, c, &f->v, c->block_keys, encoder)) != CUEVO_OK)
             return wrong(plan, status, "v");
-        status = mapped_fields(&p, c, &part, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale, first);
+        status = mapped_fields(&p, c, &part, arch, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale, first);
         if (status != CUEVO_OK)
             return status;
         status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part, arch), c->threads, c->shared_bytes, &p,

@@ -1,0 +1,87 @@
+"""The works that threadblocks of ``ptx/evoformer_forward_sm90a.ptx`` share, in the order of
+``ptx/lib/works.ptx``.
+"""
+
+from abc import ABC, abstractmethod
+from math import ceil
+
+from cuevo.kernels.forward import Problem
+from cuevo.toolchain.division import magic_fields
+
+__all__ = ["ALONE", "WorkList", "goes_head_by_head", "has_many_tiles"]
+
+ALONE = 0.71
+"""Time of one row N, over that of three which share a threadblock."""
+_MANY_TILE_BYTES = 2**25
+_LONG_SCORES = 2**29
+"""From which on a call is limited by power, of which what comes from memory takes a part."""
+
+
+def has_many_tiles(problem: Problem) -> bool:
+    """Whether the tiles of the pair bias are more than L2 keeps beside all else."""
+    return 4 * problem.scores // problem.rows >= _MANY_TILE_BYTES
+
+
+def goes_head_by_head(problem: Problem) -> bool:
+    """Whether all groups of rows N of a head come before the next head, whose tiles of the pair
+    bias then come from memory once; else all heads of a group, which lie side by side in q, k, v.
+    """
+    return has_many_tiles(problem) and problem.scores >= _LONG_SCORES
+
+
+class WorkList(ABC):
+    """Works: (batch, group of rows N, head, query tile), each for a cluster of threadblocks.
+    `evoformer_forward_sm90a.Config` says what the numbers are made of.
+    """
+
+    block_rows: int
+    blocks: int
+    cluster: int
+
+    @property
+    @abstractmethod
+    def block_queries(self) -> int: ...
+
+    def extents(self, rows: int, queries: int) -> tuple[int, int]:
+        """Groups of rows N, of a cluster each, and tiles of queries."""
+        return ceil(rows / (self.block_rows * self.cluster)), ceil(queries / self.block_queries)
+
+    def works(self, problem: Problem) -> int:
+        """How many there are."""
+        groups, tiles = self.extents(problem.rows, problem.queries)
+        return problem.batch * problem.heads * tiles * groups
+
+    def alone(self, problem: Problem, blocks: int) -> int:
+        """How many of them, the last ones of a launch of so many threadblocks, are a work for each
+        of their rows N instead: those that would leave most of the device idle, if it has a
+        threadblock for each row then.
+        """
+        last = self.works(problem) % blocks
+        return last if self.cluster == 1 and last * self.block_rows <= blocks else 0
+
+    def rounds(self, problem: Problem, blocks: int) -> float:
+        """Works that a cluster of them has one after the other, those of one row counting less."""
+        works, clusters = self.works(problem), blocks // self.cluster
+        return works // clusters + ALONE if self.alone(problem, blocks) else ceil(works / clusters)
+
+    def grid(self, problem: Problem) -> tuple[int, int, int]:
+        """Threadblocks of a launch, which share the works."""
+        alone = self.alone(problem, self.blocks)
+        works = self.works(problem) + alone * (self.block_rows - 1)
+        clusters = min(works, max(self.blocks // self.cluster, 1))
+        return (clusters * self.cluster, 1, 1)
+
+    def numbering(self, problem: Problem, *, by_head: bool) -> dict[str, int]:
+        """How works are numbered, as fields of the parameter block."""
+        groups, tiles = self.extents(problem.rows, problem.queries)
+        middle, outer = (groups, problem.heads) if by_head else (problem.heads, groups)
+        works, alone = self.works(problem), self.alone(problem, self.blocks)
+        return {
+            "works": works + alone * (self.block_rows - 1),
+            "first_alone": works - alone,
+            "head_by_head": 1 if by_head else 0,
+            "query_tiles": tiles,
+            "middle": middle,
+            "outer": outer,
+            **magic_fields(query_tiles=tiles, middle=middle, outer=outer),
+        }
