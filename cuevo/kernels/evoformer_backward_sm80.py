@@ -117,7 +117,15 @@ _SMALL = (
     Shape(1, 1, 64, 64, 16, 2, 4, True, 1.47, sums=False),
 )
 QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
-    (8, (Shape(4, 2, 64, 32, 32, 2, 3, True, 1.40), *_SMALL)),
+    (
+        8,
+        (
+            Shape(4, 2, 64, 32, 32, 2, 3, True, 1.40),
+            # Where threadblocks are fewer than multiprocessors: as many rows in half the steps.
+            Shape(8, 2, 32, 32, 32, 2, 2, False, 1.00),
+            *_SMALL,
+        ),
+    ),
     (16, (Shape(4, 2, 64, 32, 16, 2, 2, True, 1.00), *_SMALL)),
     (24, (Shape(4, 2, 64, 32, 32, 2, 1, False, 1.00), *_SMALL)),
     (
@@ -127,6 +135,7 @@ QUERIES: tuple[tuple[int, tuple[Shape, ...]], ...] = (
             Shape(4, 2, 64, 32, 32, 2, 2, False, 1.08, pair_sizes=(0, 2)),
             Shape(4, 2, 64, 32, 32, 2, 2, False, 1.07, meeting_buffers=1, pair_sizes=(4,)),
             Shape(8, 2, 64, 32, 32, 2, 1, False, 0.96),
+            Shape(1, 1, 64, 32, 32, 3, 1, True, 0.40, m_tiles=1),
             *_SMALL,
         ),
     ),
