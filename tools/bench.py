@@ -4,6 +4,7 @@
     python3 tools/bench.py --quick                          three workloads, fewer repeats
     python3 tools/bench.py --workload 768,4,768,32 --workload D=64
     python3 tools/bench.py --no-peers --biases both --config stages=2 --config stages=4
+    python3 tools/bench.py --alone --workload 2048,4,2048,32         each contender for a while
     python3 tools/bench.py --direction backward             the backward pass alone
     python3 tools/bench.py --host                           host time of calls through torch, alone
     python3 tools/bench.py --jax                            calls through JAX, beside their kernels
@@ -12,7 +13,9 @@
 
 A workload is N,H,L,D: rows, heads, residues, head dim, with one batch. Read the table so:
 
-    ms          median device time of a call, by events, contenders taking turns on rotating inputs
+    ms          median device time of a call, by events, contenders taking turns on rotating inputs;
+                with --alone each by itself, twice for half a second after half a second that does
+                not count: in turns all have one clock, here each has what its power leaves it
     TF/s        4 N H L L D operations over that time, in backward 10 N H L L D
     ex2         exponentials over what the device could do at its nominal clock
     error       norm of the difference to float64 over the norm, on a few rows
@@ -50,7 +53,7 @@ from checks import spread as spread
 from cuevo.ops.tuning.measure import Entrant, Times, input_sets, time_interleaved, warm_up
 from directions import DIRECTIONS, FORWARD_PASS, PAIR_LAYOUTS, Direction, with_pair_bias
 from machine import ClockReading, circumstances
-from measure import burst_length, ex2_share, host_microseconds, teraflops
+from measure import burst_length, ex2_share, host_microseconds, teraflops, time_sustained
 from packing import packing_call
 from peers import Contender, first_line, import_peers
 from report import Result, print_head, print_table, progress
@@ -58,6 +61,8 @@ from workloads import BIASES, Workload, select
 
 REPEATS = 100
 QUICK_REPEATS = 20
+ALONE = 0.5
+"""Seconds."""
 PACKING = "packing"
 PACKS = {"auto": None, "always": True, "never": False}
 
@@ -92,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--no-peers", action="store_true", help="cuevo alone")
     add("--peer", action="append", metavar="NAME", help="of the peers this; may be given again")
     add("--repeats", type=int, metavar="COUNT", help=f"timed calls of each (default {REPEATS})")
+    add("--alone", action="store_true", help="each contender by itself for a while, not in turns")
     add(
         "--config",
         action="append",
@@ -125,7 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             workloads = select(arguments.workload, direction.workloads)
         repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
-        if repeats < 1:
+        if arguments.alone:
+            repeats = None
+        elif repeats < 1:
             raise ValueError(f"--repeats must be 1 or more, not {repeats}")
         ours = direction.cuevo(direction.configurations(arguments.config))
     except ValueError as error:
@@ -199,10 +207,12 @@ def measure_workload(
     workload: Workload,
     contenders: Sequence[Contender],
     dtype: str,
-    repeats: int,
+    repeats: int | None,
     direction: Direction = FORWARD_PASS,
 ) -> tuple[list[Result], dict[str, Any]]:
-    """Results in the order of the contenders, and what the workload was measured under."""
+    """Results in the order of the contenders, and what the workload was measured under. Without
+    `repeats`, of each contender alone.
+    """
     backend.release()
     traffic = direction.traffic(workload)
     count = input_sets(traffic, backend.facts.l2_bytes, backend.free_bytes())
@@ -241,9 +251,14 @@ def measure_workload(
         warm_up(entrants[PACKING], backend)
     progress(f"{workload}: timing")
     readings: list[ClockReading] = []
-    times = time_interleaved(
-        entrants, backend, repeats, halfway=lambda: readings.append(ClockReading())
-    )
+
+    def read(name: str = "") -> None:
+        readings.append(ClockReading())
+
+    if repeats is None:
+        times = time_sustained(entrants, backend, settle=ALONE, seconds=ALONE, reading=read)
+    else:
+        times = time_interleaved(entrants, backend, repeats, halfway=read)
     hosts = {
         key: host_microseconds(entrant, backend, burst_length(times[key].median))
         for key, entrant in entrants.items()

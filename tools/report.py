@@ -65,7 +65,9 @@ def print_head(record: dict[str, Any]) -> None:
     print(f"{device['name']} ({device['arch']}, {device['multiprocessors']} SMs, ", end="")
     print(f"{device['clock_hz'] / 1e9:.2f} GHz nominal), driver {idle.get('driver_version', '?')}")
     print(f"{record['date']}  {record['command']}")
-    print(f"{record['dtype']}, {record['direction']}, median of {record['repeats']} calls each")
+    repeats = record["repeats"]
+    how = f"median of {repeats} calls each" if repeats else "each contender alone"
+    print(f"{record['dtype']}, {record['direction']}, {how}")
     print("  ".join(f"{name} {version}" for name, version in record["versions"].items()))
     for name, reason in record["absent"].items():
         print(f"absent: {name}: {reason}")

@@ -71,6 +71,17 @@ def test_a_workload_is_measured_checked_and_failures_are_recorded(monkeypatch):
 
 
 @pytest.mark.unit
+def test_contenders_are_timed_alone_if_asked_for(monkeypatch):
+    monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
+    monkeypatch.setattr(bench, "ALONE", 0.001)
+    backend = HostBackend()
+    monkeypatch.setattr(backend, "hold", lambda: pytest.fail("they take turns"))
+    contenders = [contender(backend, name, "both", time) for name, time in (("a", 0.25), ("b", 2))]
+    results, _ = bench.measure_workload(backend, Workload(2, 1, 8, 8), contenders, "bf16", None)
+    assert [each.milliseconds.median for each in results] == pytest.approx([0.25, 2])
+
+
+@pytest.mark.unit
 def test_the_pair_bias_alone_is_fp32_if_asked_for(monkeypatch):
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     backend, seen = HostBackend(), []
