@@ -8,9 +8,9 @@ from math import ceil
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["ALONE", "WorkList", "goes_head_by_head", "has_many_tiles"]
+__all__ = ["WorkList", "goes_head_by_head", "has_many_tiles"]
 
-ALONE = 0.71
+_ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
 _MANY_TILE_BYTES = 2**25
 _LONG_SCORES = 2**29
@@ -62,7 +62,7 @@ class WorkList(ABC):
     def rounds(self, problem: Problem, blocks: int) -> float:
         """Works that a cluster of them has one after the other, those of one row counting less."""
         works, clusters = self.works(problem), blocks // self.cluster
-        return works // clusters + ALONE if self.alone(problem, blocks) else ceil(works / clusters)
+        return works // clusters + _ALONE if self.alone(problem, blocks) else ceil(works / clusters)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the works."""

@@ -48,7 +48,7 @@ from cuevo.kernels import evoformer_forward_sm80 as forward
 from cuevo.kernels.gemm_mma import Config as GemmConfig
 from cuevo.kernels.gemm_mma import Problem as GemmProblem
 from cuevo.kernels.gemm_sm90a import Config as WgmmaConfig
-from cuevo.ops.tuning.tuned import SHIPPED, Entry, merge, read
+from cuevo.ops.tuning.tuned import SHIPPED, Entry, digest_of, merge, read
 from cuevo.toolchain.template import render
 
 PINS = Path(__file__).parents[1] / "kernels" / "shipped.json"
@@ -409,11 +409,9 @@ def is_current(entry: Entry) -> bool:
     """Whether the kernels that a tuned entry chooses are as they were when it was measured."""
     by_name = registry()
     return all(
-        render(made["kernel"], by_name[made["kernel"]].values(config)).code_digest.startswith(
-            made["digest"]
-        )
+        digest_of(kernel, kernel.Config(**made["config"])) == made["digest"]
         for made in entry.choices
-        for config in [by_name[made["kernel"]].Config(**made["config"])]
+        for kernel in [by_name[made["kernel"]]]
     )
 
 

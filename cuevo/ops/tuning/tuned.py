@@ -32,6 +32,7 @@ __all__ = [
     "Choice",
     "Entry",
     "device_of",
+    "digest_of",
     "entry_of",
     "find",
     "left_alone",
@@ -147,7 +148,7 @@ def find(
             config = variant and variant.Config(**made["config"])
         except TypeError:  # fields that there are no more
             return None
-        if variant is None or config is None or _digest(variant, config) != made["digest"]:
+        if variant is None or config is None or digest_of(variant, config) != made["digest"]:
             return None
         if variant.violations(variant.adapt(config, problem), arch, problem):
             return None
@@ -212,7 +213,8 @@ def _rounded_up(extent: int) -> int:
     return -(-extent // step) * step
 
 
-def _digest(variant: KernelVariant[Any, Any], config: Any) -> str:
+def digest_of(variant: KernelVariant[Any, Any], config: Any) -> str:
+    """What entries have of what a kernel is assembled from."""
     return render(variant.NAME, variant.values(config)).code_digest[:16]
 
 
@@ -228,7 +230,7 @@ def entry_of(
 ) -> Entry:
     """The entry for variants and configurations, `chosen`, one for each of `problems`."""
     choices = tuple(
-        {"kernel": variant.NAME, "digest": _digest(variant, config), "config": asdict(config)}
+        {"kernel": variant.NAME, "digest": digest_of(variant, config), "config": asdict(config)}
         for variant, config in chosen
     )
     times = round(milliseconds, 6), round(estimated_milliseconds, 6)
