@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.executors import Idle
+from helpers.fake_tensor import FakeTensor, Name
 
 import cuevo
 from cuevo.arrays import BFLOAT16
@@ -163,7 +164,9 @@ def test_bfloat16_where_no_variant_has_it() -> None:
 @unit
 def test_arrays_on_two_devices() -> None:
     elsewhere = cuevo.array_from_pointer(2**30, (1, 2, 12, 2, 16), np.float16, device="cuda:0")
-    with pytest.raises(ValueError, match="must be on one device; these are on cpu, cuda:0"):
+    with pytest.raises(
+        ValueError, match="k: expected an array on cpu, where q is; it is on cuda:0"
+    ):
         cuevo.attention(**call(k=elsewhere))
 
 
@@ -256,18 +259,6 @@ class OfInterface:
         return {"version": 3, "shape": OfProtocol.shape, "typestr": "<f2"} | memory
 
 
-class Tensor:
-    """What is read of a tensor of torch."""
-
-    shape, dtype, device = OfProtocol.shape, "torch.float16", "cuda:0"
-
-    def stride(self) -> tuple[int, ...]:
-        return (512, 256, 32, 16, 1)
-
-    def data_ptr(self) -> int:
-        return 2**30
-
-
 @unit
 @pytest.mark.parametrize("stream", [None, 7])
 @pytest.mark.parametrize(
@@ -275,7 +266,7 @@ class Tensor:
     [
         OfProtocol(),
         OfInterface(),
-        Tensor(),
+        FakeTensor(OfProtocol.shape, (512, 256, 32, 16, 1), Name("torch.float16"), Name("cuda:0")),
         cuevo.array_from_pointer(2**30, OfProtocol.shape, np.float16),
     ],
     ids=lambda x: type(x).__name__,

@@ -22,6 +22,7 @@ from helpers.jax_calls import (  # noqa: E402
     split,
 )
 
+import cuevo  # noqa: E402
 from cuevo import jax as op  # noqa: E402
 
 jnp: Any = jax.numpy
@@ -350,6 +351,12 @@ def test_what_is_not_available(transformed: Callable[..., Any], message: str) ->
 
 
 @pytest.mark.unit
+def test_an_array_of_jax_is_not_written_to() -> None:
+    x = jax.numpy.ones((1, 2, 8, 2, 16), "bfloat16")
+    with pytest.raises(ValueError, match="out: has to be writable"):
+        cuevo.attention(x, x, x, out=x)
+
+
 def test_a_scale_that_is_traced() -> None:
     call = jax.jit(lambda scale: op.evoformer_attention(**RIGHT, scale=scale))
     with pytest.raises(TypeError, match="scale: expected a number that is known while tracing"):

@@ -8,6 +8,7 @@ from itertools import compress
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.torch_cases import (
     DEVICES,
@@ -68,6 +69,28 @@ def test_biases_of_all_batches_and_rows(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_scale(device: str) -> None:
     check_all(make(device), make_dout(device), scale=0.5)
+    check_all(make(device), make_dout(device), scale=np.float32(0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_signs_and_zeros_that_torch_keeps_beside_the_memory(device: str) -> None:
+    arguments, dout = make(device), make_dout(device)
+    zero = torch._efficientzerotensor(dout.shape, dtype=dout.dtype, device=device)
+    expected, grads = gradients(op.evoformer_attention, arguments, -dout)
+    for _ in range(2):  # calls of a kind that is known, too
+        lazy = {
+            name: torch._neg_view(-x.detach()).requires_grad_() for name, x in arguments.items()
+        }
+        out = op.evoformer_attention(**lazy)
+        assert torch.equal(out, expected)
+        found = torch.autograd.grad(out, lazy.values(), torch._neg_view(dout), retain_graph=True)
+        assert_same(dict(zip(lazy, found, strict=True)), grads)
+        assert not any(x.any() for x in torch.autograd.grad(out, lazy.values(), zero))
+    with pytest.raises(TypeError, match=r"q: expected .* in memory: .* its clone\(\) has all"):
+        cuevo.attention(**{name: x.detach() for name, x in lazy.items()})
+    given = {name: x.detach() for name, x in arguments.items()}
+    with pytest.raises(TypeError, match="out: expected a tensor with its elements in memory"):
+        cuevo.attention(**given, out=zero)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -289,8 +312,11 @@ REFUSED = {
         TypeError,
         "k: expected bfloat16, the type of q; got float16",
     ),
-    "scale": ({"scale": "1"}, TypeError, "scale: expected a number or None; got str"),
+    "scale": ({"scale": "1"}, TypeError, "scale: expected a real number; got str"),
     "infinite scale": ({"scale": float("inf")}, ValueError, "scale: expected a finite number"),
+    "scale of many digits": ({"scale": 10**400}, ValueError, "scale: expected a finite number"),
+    "sparse": ({"k": RIGHT["k"].to_sparse()}, TypeError, "k: expected a dense .*a sparse_coo one"),
+    "elsewhere": ({"k": RIGHT["k"].to("meta")}, ValueError, "k: expected an array on 'cpu' or"),
 }
 
 
@@ -321,6 +347,12 @@ def test_bad_input_of_the_drop_in() -> None:
         op.DS4Sci_EvoformerAttention(*operands, [mask, 0])
     with pytest.raises(ValueError, match=r"K: expected .*got 4 axes"):
         op.DS4Sci_EvoformerAttention(operands[0], mask[0], operands[2], [])
+    with pytest.raises(TypeError, match="K: expected bfloat16, the type of Q; got float16"):
+        op.DS4Sci_EvoformerAttention(operands[0], operands[1].half(), operands[2], [])
+    with pytest.raises(TypeError, match=r"biases\[1\]: expected bfloat16, .*; got float64"):
+        op.DS4Sci_EvoformerAttention(*operands, [mask, pair.double()])
+    with pytest.raises(ValueError, match="Q: the head dim D must be a multiple of 8"):
+        op.DS4Sci_EvoformerAttention(*(x[..., :4] for x in operands), [])
 
 
 # -- On a device -----------------------------------------------------------------------------------

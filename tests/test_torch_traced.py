@@ -278,3 +278,13 @@ def test_second_and_forward_derivatives_are_refused_in_words() -> None:
             (operands[0].detach(),),
             (dq.detach(),),
         )
+    for derivative in (
+        lambda: torch.func.jvp(gradient, tuple(operands), tuple(map(torch.ones_like, operands))),
+        lambda: torch.func.hessian(loss)(*operands),
+    ):
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives are not impl"):
+            derivative()
+    out = op.evoformer_attention(*leaves)
+    several = torch.stack((out, out)).detach()
+    with pytest.raises(NotImplementedError, match=r"torch.func.vmap of what torch.func.vjp gives"):
+        torch.autograd.grad(out, leaves[:1], several, is_grads_batched=True)

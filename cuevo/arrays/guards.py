@@ -113,6 +113,8 @@ def _tried(torch: Any) -> Callable[[Sequence[Any]], _IsLike] | None:
             first.to("meta"),
             torch.zeros(2, 4, 4, requires_grad=True),
             torch.nn.Parameter(first, requires_grad=False),
+            torch._neg_view(first),
+            torch._efficientzerotensor((2, 4, 4)),
         ]
         mistaken = [is_like(x, second) or is_like(second, x) for x in others]
 

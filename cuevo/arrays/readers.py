@@ -6,6 +6,7 @@ does so for who has nothing but an address. The rules for streams are those of `
 """
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -89,7 +90,7 @@ def identify(
             continue
         reader = known(type(x)) or _reader(x, names[len(described)])
         if reader is _read_torch:
-            address = x.data_ptr()
+            address = _torch_address(x, names[len(described)])
             addresses.append(address)
             described.append((x.shape, x.stride(), x.dtype, x.device, address & 15))
             continue
@@ -220,8 +221,20 @@ def _read_torch(x: Any, name: str, stream: int | None) -> ArrayView:
     except KeyError:
         dtype = _torch_dtype(x.dtype, name)
         device = _torch_device(x.device, name)
+    address = _torch_address(x, name)
     strides = _in_bytes(x.stride(), dtype.itemsize)
-    return ArrayView(x.data_ptr(), tuple(x.shape), strides, dtype, device, False, x)
+    return ArrayView(address, tuple(x.shape), strides, dtype, device, False, x)
+
+
+def _torch_address(x: Any, name: str) -> int:
+    """Where the elements of a tensor are, if they are what is there."""
+    try:
+        if not (x.is_neg() or x._is_zerotensor()):
+            return int(x.data_ptr())
+        reason = "torch has noted a sign, or zeros, beside it; its clone() has all"
+    except RuntimeError as error:  # of another layout, or without memory
+        reason = str(error)
+    raise TypeError(f"{name}: expected a tensor with its elements in memory: {reason}")
 
 
 def _torch_dtype(dtype: object, name: str) -> DType:
@@ -269,6 +282,8 @@ def _read_dlpack(x: Any, name: str, stream: int | None) -> ArrayView:
     known = _known_dtype(dtype, name)
     shape = tuple(source.shape)
     steps = source.strides
+    jax: Any = sys.modules.get("jax")  # whose arrays are never written to, and do not say so
+    readonly = source.readonly or (jax is not None and isinstance(x, jax.Array))
     return ArrayView(
         source.ptr,
         shape,
@@ -277,7 +292,7 @@ def _read_dlpack(x: Any, name: str, stream: int | None) -> ArrayView:
         else _in_bytes(tuple(steps), known.itemsize),
         known,
         f"cuda:{ordinal}" if on_device else "cpu",
-        bool(source.readonly),
+        bool(readonly),
         source,
     )
 

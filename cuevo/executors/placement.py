@@ -2,7 +2,7 @@
 executor can do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ __all__ = ["architecture_of", "executor_for"]
 _DEFAULT_SIM = "sm_80"
 
 
-def executor_for(device: object, views: Sequence[ArrayView]) -> Executor:
-    """The executor that `device` means for a call on `views`.
+def executor_for(device: object, views: Mapping[str, ArrayView]) -> Executor:
+    """The executor that `device` means for a call on `views`, by the names of arguments.
 
     device : None (where the arrays live; for arrays in host memory the first GPU, or the CPU
         executor if there is none), "sim", "sim:sm_90", "cuda", "cuda:1", or an executor.
@@ -30,12 +30,13 @@ def executor_for(device: object, views: Sequence[ArrayView]) -> Executor:
     Raises ValueError for arrays on several devices, or on another device than the one asked for,
     TypeError for what names no device, DeviceUnavailable for a GPU that is not there.
     """
-    places = {view.device for view in views} or {"cpu"}
-    if len(places) > 1:
-        raise ValueError(
-            f"all arrays must be on one device; these are on {', '.join(sorted(places))}"
-        )
-    (place,) = places
+    first = next(iter(views), None)
+    place = "cpu" if first is None else views[first].device
+    for name, view in views.items():
+        if view.device != place:
+            raise ValueError(
+                f"{name}: expected an array on {place}, where {first} is; it is on {view.device}"
+            )
     chosen = _chosen(device, place)
     if place not in ("cpu", chosen.name):
         raise ValueError(

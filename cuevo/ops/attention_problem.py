@@ -15,8 +15,10 @@ from cuevo.kernels.forward import Problem
 from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
 __all__ = [
+    "AXES",
     "MOST_POSITIONS",
     "MOST_SCALE",
+    "Axes",
     "broadcast_biases",
     "check_backward",
     "check_scale",
@@ -32,7 +34,8 @@ MOST_POSITIONS = 2**28
 MOST_SCALE = 2.0**64
 """Magnitude of a scale."""
 
-_AXES = {
+Axes = tuple[str, ...]
+AXES: Mapping[str, Axes] = {
     "q": ("B", "N", "Lq", "H", "D"),
     "k": ("B", "N", "Lk", "H", "D"),
     "v": ("B", "N", "Lk", "H", "D"),
@@ -42,6 +45,7 @@ _AXES = {
     "mask_bias": ("B", "N", "1", "1", "Lk"),
     "pair_bias": ("B", "1", "H", "Lq", "Lk"),
 }
+"""Of each array of a call."""
 _BROADCAST = {"mask_bias": ("B", "N"), "pair_bias": ("B",)}
 """Axes along which an operand may have extent 1 in the place of the problem's."""
 
@@ -92,25 +96,28 @@ def state_problem(
 
 
 def check_shapes(
-    shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str] | None = None
+    shapes: Mapping[str, tuple[int, ...]],
+    labels: Mapping[str, str] | None = None,
+    axes: Mapping[str, Axes] = AXES,
 ) -> None:
     """Check that these shapes of operands, by name, fit each other: of q, k and v, and of what
     else there is. ValueError where they do not.
 
     labels : what messages call an operand, where that is not its name.
+    axes : of each operand, where they are not in the order of `AXES`; the axis B may be missing.
     """
     labels = labels or {}
     for name in ("q", "k", "v"):
-        if len(shapes[name]) != 5:
+        if len(shapes[name]) != len(axes[name]):
             label = labels.get(name, name)
             raise ValueError(
-                f"{label}: expected {_shape_name(name)}; got {_describe(shapes[name])}"
+                f"{label}: expected {_shape_name(name, axes[name])}; got {_describe(shapes[name])}"
             )
-    batch, rows, queries, heads, head_dim = shapes["q"]
-    keys = shapes["k"][2]
-    extents = {"B": batch, "N": rows, "Lq": queries, "Lk": keys, "H": heads, "D": head_dim, "1": 1}
+    extents = {"1": 1, "B": 1}
+    for name in ("k", "q"):
+        extents |= zip(axes[name], shapes[name], strict=True)
     for name, shape in shapes.items():
-        _check_shape(name, shape, extents, labels.get(name, name))
+        _check_shape(name, shape, extents, labels.get(name, name), axes[name])
 
 
 def broadcast_biases(views: Mapping[str, ArrayView], problem: Problem) -> dict[str, ArrayView]:
@@ -123,7 +130,7 @@ def broadcast_biases(views: Mapping[str, ArrayView], problem: Problem) -> dict[s
         bias = views[name]
         shape, strides = list(bias.shape), list(bias.strides)
         for axis in _BROADCAST[name]:
-            i = _AXES[name].index(axis)
+            i = AXES[name].index(axis)
             if shape[i] != extents[axis]:
                 shape[i], strides[i] = extents[axis], 0
         found[name] = replace(bias, shape=tuple(shape), strides=tuple(strides))
@@ -168,16 +175,20 @@ def check_scale(scale: float | None, head_dim: int) -> float:
         return 1.0 / math.sqrt(head_dim)
     if not isinstance(scale, numbers.Real):
         raise TypeError(f"scale: expected a real number; got {type(scale).__name__}")
-    if not math.isfinite(scale) or abs(scale) > MOST_SCALE:
+    try:
+        factor = float(scale)
+    except OverflowError:
+        factor = math.inf
+    if not abs(factor) <= MOST_SCALE:
         raise ValueError(
-            f"scale: expected a finite number of at most 2^64 in magnitude; got {scale}"
+            f"scale: expected a finite number of at most 2^64 in magnitude; got {factor}"
         )
-    return float(scale)
+    return factor
 
 
-def _shape_name(name: str) -> str:
+def _shape_name(name: str, axes: Axes) -> str:
     single = _BROADCAST.get(name, ())
-    return f"an array [{', '.join([x + ' or 1' * (x in single) for x in _AXES[name]])}]"
+    return f"an array [{', '.join([x + ' or 1' * (x in single) for x in axes])}]"
 
 
 def _describe(shape: tuple[int, ...]) -> str:
@@ -185,9 +196,13 @@ def _describe(shape: tuple[int, ...]) -> str:
 
 
 def _check_shape(
-    name: str, shape: tuple[int, ...], extents: Mapping[str, int], label: str = ""
+    name: str,
+    shape: tuple[int, ...],
+    extents: Mapping[str, int],
+    label: str = "",
+    axes: Axes = (),
 ) -> None:
-    axes, single = _AXES[name], _BROADCAST.get(name, ())
+    axes, single = axes or AXES[name], _BROADCAST.get(name, ())
     expected = tuple([extents[axis] for axis in axes])
     if shape == expected:
         return
@@ -196,7 +211,8 @@ def _check_shape(
         for axis, own, extent in zip(axes, shape, expected, strict=True)
     ):
         raise ValueError(
-            f"{label or name}: expected {_shape_name(name)} = {expected}; got {_describe(shape)}"
+            f"{label or name}: expected {_shape_name(name, axes)} = {expected}; "
+            f"got {_describe(shape)}"
         )
 
 
@@ -229,7 +245,7 @@ def _check_rows(name: str, x: ArrayView) -> None:
             f"{name}: its rows must start at multiples of {ROW_ALIGNMENT} bytes; its "
             f"address is {x.pointer:#x}"
         )
-    for axis, extent, stride in zip(_AXES[name][:-1], x.shape, x.strides, strict=False):
+    for axis, extent, stride in zip(AXES[name][:-1], x.shape, x.strides, strict=False):
         if extent > 1 and stride % ROW_ALIGNMENT:
             raise ValueError(
                 f"{name}: its rows must start at multiples of {ROW_ALIGNMENT} bytes; "
@@ -248,6 +264,6 @@ def _check_writable(out: ArrayView) -> None:
         raise ValueError("out: has to be writable; this array is read-only")
     if 0 in out.shape:
         return
-    for axis, extent, stride in zip(_AXES["out"], out.shape, out.strides, strict=True):
+    for axis, extent, stride in zip(AXES["out"], out.shape, out.strides, strict=True):
         if extent > 1 and stride == 0:
             raise ValueError(f"out: the stride of axis {axis} is 0, so that its elements overlap")

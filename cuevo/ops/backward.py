@@ -128,9 +128,12 @@ def _names(grads: Iterable[str]) -> tuple[str, ...]:
         names = (grads,) if isinstance(grads, str) else tuple(grads)
     except TypeError:
         raise TypeError(
-            f"grads: expected names of {', '.join(GRADS)}; got {type(grads).__name__}"
+            f"grads: expected a sequence of names, of {', '.join(GRADS)}; "
+            f"got {type(grads).__name__}"
         ) from None
     for name in names:
         if isinstance(grads, str) or name not in GRADS:
-            raise ValueError(f"grads: expected names of {', '.join(GRADS)}; got {name!r}")
+            raise ValueError(
+                f"grads: expected a sequence of names, of {', '.join(GRADS)}; got {name!r}"
+            )
     return names

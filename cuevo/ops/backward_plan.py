@@ -100,7 +100,7 @@ def make_plan(
     unknown = set(config or ()) - {"keys", "queries"}
     if unknown:
         raise ValueError(f"config: expected keys and queries; got {unknown.pop()!r}")
-    place = executor_for(device, list(operands.values()))
+    place = executor_for(device, operands)
     builder = _Builder(broadcast_biases(views, problem), place, problem, factor, config or {})
     for name in GRADS:
         result, x = f"d{name}", operands.get(name)

@@ -12,7 +12,7 @@ from cuevo.errors import CpuExecutorWarning
 __all__ = ["cpu_seconds", "in_words", "warn_of_cpu"]
 
 _LONG = 10.0
-"""Seconds, with Numba, from which on a caller is warned."""
+"""Seconds from which on a caller is warned."""
 _NANOSECONDS = {"attention": (70.0, 2.0), "attention_backward": (200.0, 9.0), "gemm": (0.0, 1.5)}
 """For each score, or element of a product, and for each of the head dim's, or k, products in it:
 `tools/bench_executor.py` measures them, and compares.
@@ -35,10 +35,12 @@ def warn_of_cpu(seconds: float) -> None:
     want of a GPU; not of a short one.
     """
     global _warned
-    if seconds < _LONG or _warned:
+    if _warned or seconds * _WITHOUT_NUMBA < _LONG:
         return
     if find_spec("numba") is None:
         seconds *= _WITHOUT_NUMBA
+    if seconds < _LONG:
+        return
     warnings.warn(
         f"this call runs on the CPU executor, which takes about {in_words(seconds)}: "
         f"{why_none()}. device='sim' says that it is meant, and does not warn",

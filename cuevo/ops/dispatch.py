@@ -2,10 +2,11 @@
 
 The variants of an operation are kernels for one architecture and later each. The highest that can
 serve the problem on the device wins, without a question to the lower ones, unless it estimates that
-a lower one is faster. A configuration of a variant's own Config class names that variant, and so
-does the environment variable ``CUEVO_VARIANT``, such as ``CUEVO_VARIANT=sm_75``; the configuration
-counts for more. A mapping of fields is for variants that have all of them. A call that was made
-before keeps its plan, and with it the variant that was right then.
+a lower one is faster. A configuration of a variant's own Config class names that variant. The
+environment variable ``CUEVO_VARIANT``, such as ``CUEVO_VARIANT=sm_75``, names the highest that may
+be taken, which then is taken wherever it serves; a configuration counts for more. A mapping of
+fields is for variants that have all of them. A call that was made before keeps its plan, and with
+it the variant that was right then.
 """
 
 import os
@@ -103,7 +104,8 @@ def dispatch(
         return next(able, named[0])
     forced = os.environ.get(ENVIRONMENT)
     if forced:
-        return _forced(variants, forced)
+        allowed = _from(variants, forced)
+        return next((each for each in allowed if _serves(each, problem, arch)), allowed[0])
     if isinstance(config, Mapping):
         variants = [each for each in variants if config.keys() <= _names(each.Config)] or variants
     passed_over = None
@@ -139,14 +141,17 @@ def passed_over(
     }
 
 
-def _forced(variants: Sequence[V], name: str) -> V:
-    found = {f"sm_{each.MINIMUM_ARCH}": each for each in variants}
-    if name not in found:
+def _from(variants: Sequence[V], name: str) -> Sequence[V]:
+    """The variants for the architecture `name` and for those below it, not one at least."""
+    number = name.removeprefix("sm_")
+    found = [each for each in variants if number.isdecimal() and int(number) >= each.MINIMUM_ARCH]
+    if not name.startswith("sm_") or not found:
+        names = ", ".join(f"sm_{each.MINIMUM_ARCH}" for each in variants)
         raise ValueError(
-            f"{ENVIRONMENT}: expected one of {', '.join(found)}, the variants of "
-            f"{variants[0].NAME.rpartition('_')[0]}; got {name!r}"
+            f"{ENVIRONMENT}: expected one of {names}, the variants of "
+            f"{variants[0].NAME.rpartition('_')[0]}, or an architecture above; got {name!r}"
         )
-    return found[name]
+    return found
 
 
 def _names(config: Any) -> set[str]:

@@ -168,7 +168,7 @@ def _make_plan(
         check_lse(lse, q)
         if lse.readonly:
             raise ValueError("lse: has to be writable; this array is read-only")
-    place = executor_for(device, list(views.values()))
+    place = executor_for(device, views)
     views = broadcast_biases(views, problem)
     builder = PlanBuilder(_OPERANDS, _RESULTS, views, place)
     builder.add_result("out", q.shape, q.dtype, empty_value=0.0)

@@ -74,10 +74,14 @@ def check_factor(name: str, value: Any) -> float:
     """
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: expected a real number; got {type(value).__name__}")
+    try:
+        wide = float(value)
+    except OverflowError:
+        wide = math.inf
     with np.errstate(over="ignore"):
-        factor = float(np.float32(float(value)))
+        factor = float(np.float32(wide))
     if not math.isfinite(factor):
-        raise ValueError(f"{name}: expected a finite number of float32's range; got {value}")
+        raise ValueError(f"{name}: expected a finite number of float32's range; got {wide}")
     return factor + 0.0  # There is no -0.0, which equals 0.0 wherever a plan is looked up.
 
 

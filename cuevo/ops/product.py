@@ -130,7 +130,7 @@ def _make_plan(
         trans_b=check_flag("trans_b", trans_b),
         out_dtype=out_dtype,
     )
-    place = executor_for(device, list(views.values()))
+    place = executor_for(device, views)
     problem = state_problem(x)
     is_empty = 0 in (problem.batch, problem.m, problem.n)
     is_zero = problem.k == 0 and not (problem.c != "none" or problem.bias or problem.scatter)

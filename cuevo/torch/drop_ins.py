@@ -1,16 +1,17 @@
 """Attention under the names and signatures of other packages' functions."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuevo.torch.function import attend, evoformer_attention
+from cuevo.ops import GRADS
+from cuevo.ops.attention_problem import check_shapes
+from cuevo.torch.function import evoformer_attention
 
 __all__ = ["DS4Sci_EvoformerAttention", "triangle_attention"]
-
-_DS4SCI_LABELS = ("Q", "K", "V", "biases[0]", "biases[1]")
 
 
 def DS4Sci_EvoformerAttention(  # noqa: N802
@@ -32,9 +33,12 @@ def DS4Sci_EvoformerAttention(  # noqa: N802
         raise ValueError(f"biases: expected up to two; got {len(biases)}")
     try:
         return evoformer_attention(Q, K, V, *biases)
-    except (TypeError, ValueError):  # what it is in the caller's words
-        mask_bias, pair_bias = (*biases, None, None)[:2]
-        return attend(_DS4SCI_LABELS, (Q, K, V, mask_bias, pair_bias), None)
+    except (TypeError, ValueError) as error:
+        _rename(error, _DS4SCI_LABELS)
+        raise
+
+
+_DS4SCI_LABELS = dict(zip(GRADS, ("Q", "K", "V", "biases[0]", "biases[1]"), strict=True))
 
 
 def triangle_attention(
@@ -49,12 +53,13 @@ def triangle_attention(
     """`evoformer_attention`, called as cuequivariance's function of that name; the result is a view
     [B, N, H, Lq, D] of the type of q.
 
-    q : [B, N, H, Lq, D], float16, bfloat16, or float32, which is rounded to bfloat16; k, v : [B, N,
-        H, Lk, D], the same type. The axis B may be missing from every tensor, but not from the
-        result.
+    q : [B, N, H, Lq, D], float16, bfloat16, or float32, which is rounded to bfloat16, under
+        ``torch.autocast`` to its type; k, v : [B, N, H, Lk, D], the same type. The axis B may be
+        missing from every tensor, but not from the result.
     bias : [B, 1, H, Lq, Lk].
-    mask : [B, N, 1, 1, Lk] of any type. A key where it is 0 has a score of -1e9 in place of its
-        own; so a row without any key is the mean of v, and has no part in the gradients.
+    mask : [B, N, 1, 1, Lk] of any type. A key where it is 0 has a score below all others in place
+        of its own, one for all such keys; so a row without any key is the mean of v, and has no
+        part in the gradients.
     scale : factor of the scores, default ``1 / sqrt(D)``.
     return_aux : has to be False.
 
@@ -62,18 +67,42 @@ def triangle_attention(
     """
     if return_aux:
         raise ValueError("return_aux: expected False; only the result is computed")
-    operands = {"q": q, "k": k, "v": v, "bias": bias}
-    *rows, pair_bias = (_with_batch(name, x) for name, x in operands.items())
-    half = torch.bfloat16 if q.dtype is torch.float32 else q.dtype
-    q5, k5, v5 = (x.transpose(2, 3).to(half) for x in rows)
-    mask_bias = None if mask is None else _far(_with_batch("mask", mask))
-    pair_bias = pair_bias if pair_bias.dtype is half else pair_bias.float()
-    out = evoformer_attention(q5, k5, v5, mask_bias, pair_bias, scale=scale)
+    given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
+    q5, k5, v5, mask5, bias5 = (_with_batch(name, x) for name, x in given.items())
+    half = q.dtype
+    if half is torch.float32:
+        kind = q.device.type
+        is_autocast = kind != "meta" and torch.is_autocast_enabled(kind)
+        half = torch.get_autocast_dtype(kind) if is_autocast else torch.bfloat16
+    q5, k5, v5 = (x.transpose(2, 3).to(half) for x in (q5, k5, v5))
+    mask_bias = None if mask is None else _far(mask5)
+    pair_bias = bias5 if bias5.dtype is half else bias5.float()
+    try:
+        out = evoformer_attention(q5, k5, v5, mask_bias, pair_bias, scale=scale)
+    except (TypeError, ValueError) as error:
+        present = {name: x for name, x in zip(GRADS, given.values(), strict=True) if x is not None}
+        axes = {name: _TRIANGLE_AXES[name][-x.ndim :] for name, x in present.items()}
+        shapes = {name: tuple(x.shape) for name, x in present.items()}
+        check_shapes(shapes, _TRIANGLE_LABELS, axes)
+        _rename(error, _TRIANGLE_LABELS)
+        raise
     return out.transpose(2, 3).to(q.dtype)
 
 
-def _with_batch(name: str, x: Any) -> Tensor:
-    """`x` with an axis B."""
+_TRIANGLE_LABELS = dict(zip(GRADS, ("q", "k", "v", "mask", "bias"), strict=True))
+_TRIANGLE_AXES = {
+    "q": ("B", "N", "H", "Lq", "D"),
+    "k": ("B", "N", "H", "Lk", "D"),
+    "v": ("B", "N", "H", "Lk", "D"),
+    "mask_bias": ("B", "N", "1", "1", "Lk"),
+    "pair_bias": ("B", "1", "H", "Lq", "Lk"),
+}
+
+
+def _with_batch(name: str, x: Any) -> Any:
+    """`x` with an axis B; a mask may be missing."""
+    if x is None and name == "mask":
+        return None
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: expected a tensor; got {type(x).__name__}")
     if x.ndim not in (4, 5):
@@ -83,4 +112,10 @@ def _with_batch(name: str, x: Any) -> Tensor:
 
 def _far(mask: Tensor) -> Tensor:
     """0 where the mask is not 0, else a number that leaves nothing of a score in float32."""
-    return torch.zeros_like(mask, dtype=torch.float32).masked_fill_(mask == 0, -1e9)
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill_(mask == 0, -1e30)
+
+
+def _rename(error: Exception, labels: Mapping[str, str]) -> None:
+    """Have an error of `evoformer_attention` say what the caller knows its arguments by."""
+    names = "|".join(labels)
+    error.args = (re.sub(rf"\b({names})\b", lambda found: labels[found[0]], str(error)),)

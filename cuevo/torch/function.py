@@ -11,15 +11,15 @@ from torch.autograd import forward_ad
 
 from cuevo.arrays import Addresses, Guarded, Pick
 from cuevo.ops import GRADS
-from cuevo.ops.attention_problem import check_shapes
+from cuevo.ops.attention_problem import check_scale, check_shapes
 from cuevo.ops.backward import OPERATION as BACKWARD
 from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.torch import calls
 from cuevo.torch.kinds import Run, repeat
-from cuevo.torch.operators import differentiate, operator
+from cuevo.torch.operators import differentiate, operator, refuse_forward_mode
 from cuevo.torch.sharding import attend_in_shards, is_sharded
 
-__all__ = ["attend", "evoformer_attention"]
+__all__ = ["evoformer_attention"]
 
 
 def evoformer_attention(
@@ -68,32 +68,23 @@ def evoformer_attention(
                     return record(q, k, v, mask_bias, pair_bias)
                 if results := run(operands):
                     return results[0]
-    return attend(_LABELS, operands, scale, key)
+    return _attend(operands, scale, key)
 
 
 # -- Calls -----------------------------------------------------------------------------------------
 
 
-def attend(
-    labels: Sequence[str],
-    operands: tuple[Any, Any, Any, Any, Any],
-    scale: float | None,
-    key: Hashable = None,
-) -> Tensor:
-    """A call of no kind that is known, if not of that `key`.
-
-    labels : what the caller knows the operands by.
-    """
-    if scale is not None and not isinstance(scale, int | float):
-        raise TypeError(f"scale: expected a number or None; got {type(scale).__name__}")
+def _attend(operands: tuple[Any, Any, Any, Any, Any], scale: float | None, key: Hashable) -> Tensor:
+    """A call of no kind that is known, of that `key` if there is one."""
+    if not isinstance(scale, float | None):
+        scale = check_scale(scale, 1)
     if not _is_eager(operands):
-        _check_tensors(labels, operands)
+        _check_tensors(operands)
         operands = _autocast(*operands)
-        _check(labels, operands)
+        _check(operands)
         _refuse_tangents(operands)
         if is_sharded(operands):
-            call = partial(evoformer_attention, scale=scale)
-            return attend_in_shards(call, labels, operands)
+            return attend_in_shards(partial(evoformer_attention, scale=scale), GRADS, operands)
         return operator(*operands, scale)
     try:
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
@@ -105,22 +96,23 @@ def attend(
         if key and not torch.is_autocast_enabled(out.device.type):
             _FORWARD.keep(key, operands, partial(_repeat, operands, scale, out.dtype, is_recorded))
         return out
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         refused = error
-    # What can be said in the caller's words is, and the rest as it came.
-    _check_tensors(labels, operands)
-    _check(labels, operands)
+    # What torch's words say better is, and the rest as it came.
+    _check_tensors(operands)
+    _check(operands)
     raise refused
 
 
 def _is_eager(operands: tuple[Any, ...]) -> bool:
-    """Whether these are tensors with memory of their own, or None but for the first, and nobody
-    records or transforms what is done with them.
+    """Whether these are tensors whose elements are in memory of their own, or None but for the
+    first, and nobody records or transforms what is done with them.
     """
     return (
         not torch.compiler.is_compiling()
         and _PLAIN.issuperset(map(type, operands))
         and not (operands[0] is None or operands[0].is_meta)
+        and not any(map(_is_elsewhere, operands))
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._is_tracing()
@@ -128,6 +120,18 @@ def _is_eager(operands: tuple[Any, ...]) -> bool:
     )
 
 
+def _is_elsewhere(x: Tensor | None) -> bool:
+    """Whether elements of `x` are not what is in its memory."""
+    return x is not None and any(map(torch._C._dispatch_keys(x).has, _ELSEWHERE))
+
+
+_ELSEWHERE: list[Any] = [
+    torch._C._parse_dispatch_key(name)
+    for name in ("Negative", "Conjugate", "ZeroTensor", "Batched")
+]
+"""Dispatch keys of tensors with a sign or zeros beside their memory, and of samples of the vmap
+within autograd.
+"""
 _is_traced, _grads_are_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
 
@@ -226,27 +230,28 @@ def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:
 
 # -- Checks ----------------------------------------------------------------------------------------
 
-_LABELS = ("q", "k", "v", "mask_bias", "pair_bias")
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def _check_tensors(labels: Sequence[str], operands: Sequence[Any]) -> None:
-    for i, (label, x) in enumerate(zip(labels, operands, strict=True)):
+def _check_tensors(operands: Sequence[Any]) -> None:
+    for i, (name, x) in enumerate(zip(GRADS, operands, strict=True)):
         if not isinstance(x, Tensor) and (x is not None or i < 3):
-            raise TypeError(f"{label}: expected a tensor; got {type(x).__name__}")
+            raise TypeError(f"{name}: expected a tensor; got {type(x).__name__}")
+        if x is not None and (x.is_nested or x.layout is not torch.strided):
+            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise TypeError(f"{name}: expected a dense tensor; got a {kind} one")
 
 
-def _check(labels: Sequence[str], operands: Sequence[Any]) -> None:
+def _check(operands: Sequence[Any]) -> None:
     """That the shapes of tensors fit each other, and the type of the first; the rest is checked
     with what a kernel can do, by `cuevo.ops`.
     """
     present = zip(GRADS, operands, strict=True)
-    shapes = {name: tuple(x.shape) for name, x in present if x is not None}
-    check_shapes(shapes, dict(zip(GRADS, labels, strict=True)))
+    check_shapes({name: tuple(x.shape) for name, x in present if x is not None})
     q = operands[0]
     if q.dtype not in _HALVES:
         raise TypeError(
-            f"{labels[0]}: expected float16 or bfloat16; got {str(q.dtype).removeprefix('torch.')}."
+            f"q: expected float16 or bfloat16; got {str(q.dtype).removeprefix('torch.')}."
             " Cast it, or call under torch.autocast"
         )
 
@@ -257,7 +262,4 @@ def _refuse_tangents(operands: Sequence[Any]) -> None:
     tangent_of: Any = forward_ad.unpack_dual
     for x in operands:
         if x is not None and tangent_of(x).tangent is not None:
-            raise NotImplementedError(
-                "cuevo.torch.evoformer_attention: forward-mode derivatives are not implemented; "
-                "use backward(), torch.func.grad or torch.func.vjp"
-            )
+            refuse_forward_mode()

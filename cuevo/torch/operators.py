@@ -4,7 +4,7 @@ transforms, tensor subclasses and dispatch modes see of them.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from cuevo.ops import GRADS
 from cuevo.torch import calls
 
-__all__ = ["differentiate", "operator"]
+__all__ = ["differentiate", "operator", "refuse_forward_mode"]
 
 
 def _forward(
@@ -111,11 +111,28 @@ def differentiate(ctx: Any, dout: Tensor | None, dlse: None = None) -> tuple[Ten
     wanted = [name for name, is_needed in needed if is_needed]
     if dout is None or not wanted:
         return (None,) * 6
+    if torch._C._dispatch_keys(dout).has(_BATCHED):
+        raise NotImplementedError(
+            "cuevo.torch.evoformer_attention: is_grads_batched and vectorize of torch.autograd are "
+            "not implemented; torch.func.vmap of what torch.func.vjp gives is"
+        )
     results = _operator(_Backward, backward_op)(
         dout, *ctx.saved_tensors, getattr(ctx, "scale", None), " ".join(wanted)
     )
     found = dict(zip(wanted, results, strict=True))
     return (*(found.get(name) for name in GRADS), None)
+
+
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
+"""Of samples of the vmap within torch.autograd, which knows nothing of ours."""
+
+
+def refuse_forward_mode(ctx: Any = None, *grad_inputs: Any) -> NoReturn:
+    """A derivative in forward mode is asked for."""
+    raise NotImplementedError(
+        "cuevo.torch.evoformer_attention: forward-mode derivatives are not implemented; "
+        "use backward(), torch.func.grad or torch.func.vjp"
+    )
 
 
 def _refuse(ctx: Any, *grads: Any) -> None:
@@ -204,6 +221,7 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     forward = staticmethod(forward_op)
     setup_context = staticmethod(_save)
     backward = staticmethod(differentiate)
+    jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
     def vmap(info: Any, dims: _Dims, *arguments: Any) -> Any:
@@ -222,6 +240,7 @@ class _Backward(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         pass
 
     backward = staticmethod(_refuse)
+    jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
     def vmap(info: Any, dims: _Dims, *arguments: Any) -> Any:

@@ -60,7 +60,7 @@ def row_softmax(a: Any, b: Any, bias: Any, device: str | None = None) -> Any:
         contiguous = x.strides == contiguous_strides(x.shape, x.dtype.itemsize)
         if x.size and (x.pointer % 16 or not contiguous):
             raise ValueError(f"{name}: must be contiguous and begin at a multiple of 16 bytes")
-    place = executor_for(device, list(views.values()))
+    place = executor_for(device, views)
     result = None
     if isinstance(place, DriverExecutor):
         views = {name: place.copy_to_device(x) for name, x in views.items()}

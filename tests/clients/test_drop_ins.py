@@ -76,7 +76,23 @@ def test_a_row_without_keys_is_the_mean_of_v(call: dict[str, Any]) -> None:
     from cuevo.torch import triangle_attention
 
     mean = call["v"][:, 1].mean(-2, keepdim=True).expand(1, 2, 5, 8)
-    torch.testing.assert_close(triangle_attention(**call)[:, 1], mean, atol=5e-3, rtol=5e-3)
+    for factor in (1, 100, -1e6):
+        bias = call["bias"] * factor
+        found = triangle_attention(**{**call, "bias": bias})[:, 1]
+        torch.testing.assert_close(found, mean, atol=5e-3, rtol=5e-3)
+
+
+def test_autocast_says_what_float32_is_rounded_to(call: dict[str, Any]) -> None:
+    import torch
+
+    from cuevo.torch import triangle_attention
+
+    halves = {name: call[name].half() for name in ("q", "k", "v")}
+    expected = triangle_attention(**{**call, **halves})
+    with torch.autocast("cpu", torch.float16):
+        found = triangle_attention(**call)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected.float())
 
 
 @pytest.mark.parametrize(
@@ -86,15 +102,30 @@ def test_a_row_without_keys_is_the_mean_of_v(call: dict[str, Any]) -> None:
         ({"bias": None}, TypeError, "bias: expected a tensor; got NoneType"),
         ({"mask": [True]}, TypeError, "mask: expected a tensor; got list"),
         ({"scale": "1"}, TypeError, "scale: "),
+        (
+            {"k": (1, 3, 1, 7, 8)},
+            ValueError,
+            r"k: expected an array \[B, N, H, Lk, D\] = \(1, 3, 2, 7, 8\); got 5 axes, shape",
+        ),
+        (
+            {"k": (3, 1, 7, 8)},
+            ValueError,
+            r"k: expected an array \[N, H, Lk, D\] = \(3, 2, 7, 8\); got 4 axes, shape \(3, 1",
+        ),
+        ({"bias": (1, 1, 2, 7, 5)}, ValueError, r"^bias: expected .* = \(1, 1, 2, 5, 7\)"),
+        ({"mask": (1, 3, 1, 1, 6)}, ValueError, r"^mask: expected .* = \(1, 3, 1, 1, 7\)"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
 def test_what_is_refused(
     call: dict[str, Any], change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    import torch
+
     from cuevo.torch import triangle_attention
 
+    shaped = {name: torch.ones(x) if type(x) is tuple else x for name, x in change.items()}
     with pytest.raises(error, match=message):
-        triangle_attention(**{**call, **change})
+        triangle_attention(**{**call, **shaped})
     with pytest.raises(ValueError, match=r"v: expected 5 axes, or 4 without B; got shape \(7, 8\)"):
         triangle_attention(**{**call, "v": call["v"][0, 0, 0]})

@@ -66,35 +66,35 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("device", "arch"), [("sim", "sm_80"), ("sim:sm_90", "sm_90"), ("sim:sm_86", "sm_86")]
 )
 def test_the_cpu_executor_by_name(device: str, arch: str) -> None:
-    found = executor_for(device, [HOST, HOST])
+    found = executor_for(device, {"q": HOST, "k": HOST})
     assert isinstance(found, SimExecutor)
     assert (found.arch, found.name) == (arch, f"sim:{arch}")
-    assert executor_for(device, [HOST]) is found
+    assert executor_for(device, {"q": HOST}) is found
 
 
 @unit
 def test_an_executor_is_taken_as_it_is(two_gpus: list[FakeDriverExecutor]) -> None:
     for executor in (SimExecutor("sm_90"), two_gpus[1]):
-        assert executor_for(executor, [HOST]) is executor
+        assert executor_for(executor, {"q": HOST}) is executor
 
 
 @unit
 def test_arrays_run_where_they_live(two_gpus: list[FakeDriverExecutor]) -> None:
-    assert executor_for(None, [on("cuda:1"), on("cuda:1")]) is two_gpus[1]
-    assert executor_for("cuda:1", [on("cuda:1")]) is two_gpus[1]
-    assert executor_for(two_gpus[0], [on("cuda:0")]) is two_gpus[0]
+    assert executor_for(None, {"q": on("cuda:1"), "k": on("cuda:1")}) is two_gpus[1]
+    assert executor_for("cuda:1", {"q": on("cuda:1")}) is two_gpus[1]
+    assert executor_for(two_gpus[0], {"q": on("cuda:0")}) is two_gpus[0]
 
 
 @unit
 def test_host_arrays_go_to_the_first_gpu(two_gpus: list[FakeDriverExecutor]) -> None:
-    assert executor_for(None, [HOST]) is two_gpus[0]
-    assert executor_for("cuda", [HOST]) is two_gpus[0]
-    assert executor_for("cuda:1", [HOST]) is two_gpus[1]
+    assert executor_for(None, {"q": HOST}) is two_gpus[0]
+    assert executor_for("cuda", {"q": HOST}) is two_gpus[0]
+    assert executor_for("cuda:1", {"q": HOST}) is two_gpus[1]
 
 
 @unit
 def test_without_a_gpu_host_arrays_go_to_the_cpu_executor(no_gpu: None) -> None:
-    found = executor_for(None, [HOST])
+    found = executor_for(None, {"q": HOST})
     assert isinstance(found, SimExecutor)
     assert found.arch == "sm_80"
 
@@ -103,13 +103,15 @@ def test_without_a_gpu_host_arrays_go_to_the_cpu_executor(no_gpu: None) -> None:
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
 def test_a_gpu_that_is_not_there(no_gpu: None, device: str) -> None:
     with pytest.raises(DeviceUnavailable, match="there is no device cuda:"):
-        executor_for(device, [HOST])
+        executor_for(device, {"q": HOST})
 
 
 @unit
 def test_arrays_on_several_devices(two_gpus: list[FakeDriverExecutor]) -> None:
-    with pytest.raises(ValueError, match="must be on one device; these are on cpu, cuda:0, cuda:1"):
-        executor_for(None, [on("cuda:1"), HOST, on("cuda:0")])
+    with pytest.raises(
+        ValueError, match="v: expected an array on cuda:1, where q is; it is on cpu"
+    ):
+        executor_for(None, {"q": on("cuda:1"), "k": on("cuda:1"), "v": HOST})
 
 
 @unit
@@ -120,20 +122,20 @@ def test_arrays_on_another_device_than_the_one_asked_for(
     with pytest.raises(
         ValueError, match=r"device: the arrays are on cuda:1, and .* cannot read them"
     ):
-        executor_for(device, [on("cuda:1")])
+        executor_for(device, {"q": on("cuda:1")})
 
 
 @unit
 @pytest.mark.parametrize("device", ["gpu", "cpu", "", "cuda:x", "cuda:-1", "sm_80"])
 def test_names_of_no_device(two_gpus: list[FakeDriverExecutor], device: str) -> None:
     with pytest.raises(ValueError, match=f"device: expected 'sim', .*; got {device!r}"):
-        executor_for(device, [HOST])
+        executor_for(device, {"q": HOST})
 
 
 @unit
 def test_an_architecture_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match=r"there is no architecture sm_85\. Did you mean sm_8"):
-        executor_for("sim:sm_85", [HOST])
+        executor_for("sim:sm_85", {"q": HOST})
 
 
 @unit
@@ -141,7 +143,7 @@ def test_an_architecture_that_does_not_exist() -> None:
 def test_architectures_that_the_cpu_executor_has_not(arch: str) -> None:
     words = f"architecture must be sm_70 or later, such as 'sm_80' or 'sm_90a'; got '{arch}'"
     with pytest.raises(ValueError, match=words):
-        executor_for(f"sim:{arch}", [HOST])
+        executor_for(f"sim:{arch}", {"q": HOST})
 
 
 @unit
@@ -150,7 +152,7 @@ def test_what_names_no_device(device: Any) -> None:
     with pytest.raises(
         TypeError, match="device: expected None, a name such as 'sim' or 'cuda:0', or"
     ):
-        executor_for(device, [HOST])
+        executor_for(device, {"q": HOST})
 
 
 @unit
@@ -167,8 +169,8 @@ def test_limits_of_a_device_are_its_own() -> None:
 
 @gpu
 def test_the_first_gpu(executor: DriverExecutor) -> None:
-    assert executor_for(None, [HOST]) is executor
-    assert executor_for("cuda", [on("cuda:0")]) is executor
+    assert executor_for(None, {"q": HOST}) is executor
+    assert executor_for("cuda", {"q": on("cuda:0")}) is executor
     limits = architecture_of(executor)
     # With what only it has: "sm_90a" on a device of sm_90.
     assert limits.name == architecture(executor.arch).specific_name

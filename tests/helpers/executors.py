@@ -15,7 +15,7 @@ from cuevo.toolchain.template import RenderedKernel
 @cache
 def shared(arch: str) -> SimExecutor:
     """The executor of ``device="sim:<arch>"``: what one test parsed is there for the next."""
-    place = executor_for(f"sim:{arch}", [view(np.zeros(1, np.float32))])
+    place = executor_for(f"sim:{arch}", {"x": view(np.zeros(1, np.float32))})
     assert isinstance(place, SimExecutor)
     return place
 

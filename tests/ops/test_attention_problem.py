@@ -407,7 +407,9 @@ def test_the_default_scale(head_dim: int) -> None:
     assert check_scale(None, head_dim) == pytest.approx(1 / math.sqrt(head_dim), rel=1e-15)
 
 
-@pytest.mark.parametrize("scale", [0, 1, -0.5, 2**64, np.float32(0.25), np.int64(3)])
+@pytest.mark.parametrize(
+    "scale", [0, 1, -0.5, 2**64, np.float32(0.25), np.float16(0.5), np.int64(3)]
+)
 def test_scales(scale: Any) -> None:
     found = check_scale(scale, 8)
     assert type(found) is float
@@ -425,6 +427,7 @@ def test_scales(scale: Any) -> None:
         (math.inf, ValueError, "^scale: expected a finite number .* got inf"),
         (-math.inf, ValueError, "^scale: expected a finite number .* got -inf"),
         (2.0**65, ValueError, "^scale: expected a finite number .* got 3.68"),
+        (10**400, ValueError, "^scale: expected a finite number .* got inf"),
         ("1", TypeError, "^scale: expected a real number; got str"),
         (1j, TypeError, "^scale: expected a real number; got complex"),
         ([0.5], TypeError, "^scale: expected a real number; got list"),

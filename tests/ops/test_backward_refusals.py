@@ -123,12 +123,16 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "grads": (
         dict(grads=("q", "lse")),
         ValueError,
-        "^grads: expected names of q, k, v, mask_bias, pair_bias; got 'lse'",
+        "^grads: expected a sequence of names, of q, k, v, mask_bias, pair_bias; got 'lse'",
     ),
-    "grads, text": (dict(grads="q"), ValueError, "^grads: expected names of .*; got 'q'"),
-    "grads, lists": (dict(grads=[["q"]]), ValueError, r"^grads: expected names .* got \['q'\]"),
-    "grads, a number": (dict(grads=3), TypeError, "^grads: expected names of .*; got int"),
-    "grads, None": (dict(grads=None), TypeError, "^grads: expected names of .*; got NoneType"),
+    "grads, text": (dict(grads="q"), ValueError, "^grads: expected a sequence of .*; got 'q'"),
+    "grads, lists": (
+        dict(grads=[["q"]]),
+        ValueError,
+        r"^grads: expected a sequence .* got \['q'\]",
+    ),
+    "grads, a number": (dict(grads=3), TypeError, "^grads: expected a sequence of .*; got int"),
+    "grads, None": (dict(grads=None), TypeError, "^grads: expected a sequence of .*; got NoneType"),
     **{
         f"bias_grad_dtype, {dtype!r}": (
             dict(bias_grad_dtype=dtype),
@@ -194,7 +198,9 @@ def test_the_head_dim() -> None:
 
 def test_arrays_on_two_devices() -> None:
     elsewhere = cuevo.array_from_pointer(2**30, (1, 2, 2, 8), np.float32, device="cuda:0")
-    with pytest.raises(ValueError, match="must be on one device; these are on cpu, cuda:0"):
+    with pytest.raises(
+        ValueError, match=r"lse: expected an array on cpu, where .* is; it is on cuda"
+    ):
         cuevo.attention_backward(**call(lse=elsewhere))
 
 

@@ -117,3 +117,12 @@ def test_without_numba_it_takes_twice_as_long(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(cpu_time, "find_spec", lambda name: None)
     with pytest.warns(CpuExecutorWarning, match="which takes about 24 seconds: "):
         cpu_time.warn_of_cpu(12)
+
+
+def test_what_is_long_without_numba_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpu_time.warn_of_cpu(6)
+    monkeypatch.setattr(cpu_time, "find_spec", lambda name: None)
+    with pytest.warns(CpuExecutorWarning, match="which takes about 12 seconds: "):
+        cpu_time.warn_of_cpu(6)

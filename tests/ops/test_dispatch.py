@@ -14,6 +14,7 @@ from cuevo.architectures import architecture
 from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
+from cuevo.kernels import evoformer_forward_sm90a as sm90a
 from cuevo.kernels.forward import Problem
 from cuevo.ops import forward
 from cuevo.ops.dispatch import ENVIRONMENT, dispatch
@@ -72,10 +73,39 @@ def test_bf16_needs_sm_80(arch: str, changes: dict[str, str]) -> None:
 @pytest.mark.parametrize("expected", VARIANTS, ids=lambda each: each.NAME[-4:])
 def test_the_environment_forces_a_variant(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     monkeypatch.setenv(ENVIRONMENT, f"sm_{expected.MINIMUM_ARCH}")
-    assert dispatch(VARIANTS, HALF, architecture("sm_90")) is expected
-    assert dispatch(VARIANTS, HALF, architecture("sm_90"), {"min_blocks": 1}) is expected
-    # Forced means forced: what objects is the variant itself.
+    assert dispatch(VARIANTS, HALF, architecture("sm_90a")) is expected
+    assert dispatch(VARIANTS, HALF, architecture("sm_90a"), {"min_blocks": 1}) is expected
+    # Where none may be taken, what objects is the variant itself.
     assert dispatch(VARIANTS, replace(HALF, dtype="bf16"), architecture("sm_70")) is expected
+
+
+@unit
+@pytest.mark.parametrize(
+    ("name", "problem", "expected"),
+    [
+        ("sm_86", HALF, sm80),
+        ("sm_100", HALF, sm90a),
+        ("sm_90", replace(HALF, mapped=False), sm80),
+        ("sm_90", replace(HALF, head_dim=72), sm80),
+    ],
+    ids=["between", "above", "of zero strides", "of a head dim it has not"],
+)
+def test_the_highest_variant_that_the_environment_allows_and_that_serves(
+    monkeypatch: pytest.MonkeyPatch, name: str, problem: Any, expected: Any
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, name)
+    assert dispatch(VARIANTS, problem, architecture("sm_90a")) is expected
+
+
+@unit
+def test_what_only_some_operations_have_a_variant_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "sm_90")
+    arrays = {key: x.array for key, x in cases.make(SMALL).items()}
+    place = Recorder("sm_90a")
+    out, lse = cuevo.attention(**arrays, return_lse=True, device=place)
+    q, k, v = (arrays.pop(name) for name in ("q", "k", "v"))
+    cuevo.attention_backward(out, q, k, v, out, lse, **arrays, device=place)
+    assert sm90a.NAME in place.names and "evoformer_backward_sm80" in place.names
 
 
 @unit
@@ -84,7 +114,7 @@ def test_an_environment_that_names_no_variant(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setenv(ENVIRONMENT, name)
     words = (
         "CUEVO_VARIANT: expected one of sm_90, sm_80, sm_75, sm_70, the variants of "
-        "evoformer_forward; got"
+        "evoformer_forward, or an architecture above; got"
     )
     with pytest.raises(ValueError, match=f"{words} '{name}'"):
         dispatch(VARIANTS, HALF, architecture("sm_90"))

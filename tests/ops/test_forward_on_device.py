@@ -103,7 +103,9 @@ def test_a_result_is_an_input(executor: DriverExecutor) -> None:
 def test_arrays_on_the_device_and_on_the_host(executor: DriverExecutor) -> None:
     _, arrays = make(BOTH)
     copies = moved(arrays, executor)
-    with pytest.raises(ValueError, match="must be on one device; these are on cpu, cuda:0"):
+    with pytest.raises(
+        ValueError, match="k: expected an array on cuda:0, where q is; it is on cpu"
+    ):
         cuevo.attention(**copies | {"k": arrays["k"]})
     with pytest.raises(ValueError, match="device: the arrays are on cuda:0, and sim:sm_80 cannot"):
         cuevo.attention(**copies, device="sim")

@@ -550,6 +550,7 @@ def test_factors_are_those_of_float32() -> None:
         (math.inf, ValueError, "^beta: expected a finite .* got inf"),
         (-math.inf, ValueError, "^beta: expected a finite .* got -inf"),
         (4e38, ValueError, r"^beta: expected a finite .* got 4e\+38"),
+        (10**400, ValueError, "^beta: expected a finite .* got inf"),
         ("1", TypeError, "^beta: expected a real number; got str"),
         (1j, TypeError, "^beta: expected a real number; got complex"),
         (None, TypeError, "^beta: expected a real number; got NoneType"),

@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "two devices": (
         dict(b=array_from_pointer(2**30, (16, 12), np.float16, device="cuda:0"), device=None),
         ValueError,
-        "must be on one device; these are on cpu, cuda:0",
+        "^b: expected an array on cpu, where a is; it is on cuda:0",
     ),
     "scatter on the host": (
         dict(
@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
             device=None,
         ),
         ValueError,
-        "must be on one device; these are on cpu, cuda:0",
+        "^scatter: expected an array on cuda:0, where a is; it is on cpu",
     ),
 }
 

@@ -131,7 +131,7 @@ def test_a_result_is_an_input(executor: DriverExecutor) -> None:
 def test_an_index_vector_on_the_host(executor: DriverExecutor) -> None:
     call = {"a": np.ones((3, 8), np.float16), "b": np.ones((8, 5), np.float16)}
     copies = moved(call | {"out": np.zeros((3, 5), np.float16)}, executor)
-    with pytest.raises(ValueError, match="must be on one device; these are on cpu, cuda:0"):
+    with pytest.raises(ValueError, match="scatter: expected an array on cuda:0, where a is; it is"):
         cuevo.gemm(**copies, scatter=np.arange(3))
 
 

@@ -126,7 +126,7 @@ class Kernel:
         device, on_host = self._device, [n for n, x in views.items() if x.device == "cpu"]
         if device in (None, "sim") and len(on_host) == len(views):
             device = f"sim:{native_architecture(self.rendered.text)}"
-        place = executor_for(device, [*views.values()])
+        place = executor_for(device, views)
         if isinstance(place, DriverExecutor) and on_host:
             raise ValueError(
                 f"{on_host[0]}: the array is in host memory, where a kernel on {place.name} cannot "
