@@ -22,7 +22,6 @@ __all__ = [
     "adapt",
     "candidates",
     "choose",
-    "fills_tiles",
     "parameters",
     "shapes",
     "spill_fallbacks",
@@ -364,7 +363,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield "is an instance for another head_dim, dtype or type of pair_bias"
     if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
-    if c.full_tiles and not fills_tiles(problem, c):
+    if c.full_tiles and not _fills_tiles(problem, c):
         yield "rows, queries or keys do not fill the last tiles; full_tiles must be false"
     if c.mask == "none" and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
@@ -560,8 +559,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
         yield replace(config, m_tiles=1, min_blocks=1)
 
 
-def fills_tiles(problem: Problem, config: Config) -> bool:
-    """Whether rows, queries and keys fill every tile."""
+def _fills_tiles(problem: Problem, config: Config) -> bool:
     return not (
         problem.rows % config.block_rows
         or problem.queries % config.block_queries
@@ -585,5 +583,5 @@ def adapt(config: Config, problem: Problem) -> Config:
         pair_copy_bytes=min(config.pair_copy_bytes, problem.pair_alignment)
         if problem.pair != "none"
         else 16,
-        full_tiles=fills_tiles(problem, config),
+        full_tiles=_fills_tiles(problem, config),
     )

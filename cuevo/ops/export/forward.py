@@ -71,11 +71,6 @@ def formulas() -> Iterator[str]:
     )
     names = ("q", "k", "v", "out", "mask_bias", "pair_bias", "lse")
     arrays = {name: array_in_c(name) for name in names}
-    yield number_function(
-        "forward_fills_tiles",
-        f"{_COLUMNS.parameter}, {PROBLEM}",
-        lambda: kernel.fills_tiles(x, config()),
-    )
     yield fields_function(
         "forward_fields",
         f"{_COLUMNS.parameter}, {declared(names)}, double scale",
@@ -101,10 +96,11 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
         kernel = instances.add(_KERNEL, final, arch)
         return configs.add(_COLUMNS.row(kernel, final))
 
+    kernel = Narrowed(_KERNEL)
     for arch, head_dim, dtype, mask, pair in selection.kinds("forward"):
         problem = Problem(1, _MANY, 1, 1, 1, head_dim, dtype, mask, pair)
         first = len(tilings)
-        for config, speed in Narrowed(_KERNEL).candidates(problem):
+        for config, speed in kernel.candidates(problem):
             if _KERNEL.violations(config, arch, problem):
                 continue
             chosen = configs.add(_COLUMNS.row(-1, config))
@@ -112,19 +108,9 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
             ends = []
             for rest in range(SHORT_STEP, config.block_queries + 1, SHORT_STEP):
                 ragged = replace(problem, queries=config.block_queries + rest - 1)
-                short = _KERNEL.with_short_tile(config, ragged, arch)
-                ends.append(-1 if short is config else number(short, arch))
-            whole = replace(
-                problem,
-                rows=config.block_rows,
-                queries=config.block_queries,
-                keys=config.block_keys,
-            )
-            full = _KERNEL.adapt(config, whole)
-            estimated = configs.add(_COLUMNS.row(-1, full))
-            tilings.append(
-                (speed, chosen, instance, shorts.add(ends), estimated, number(full, arch))
-            )
+                short = kernel.with_short_tile(config, ragged, arch)
+                ends.append(-1 if short == config else number(short, arch))
+            tilings.append((speed, chosen, instance, shorts.add(ends)))
         count = len(tilings) - first
         if count:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
@@ -137,10 +123,8 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
 _TILING = """\
 typedef struct forward_tiling {
     double speed;
-    int64_t chosen;      /* in forward_configs: what costs are estimated for */
-    int64_t instance;    /* likewise: what is launched */
-    int64_t shorts;      /* in short_tiles: where those for a last tile begin; -1: none */
-    int64_t full_chosen; /* the same where rows and positions fill every tile */
-    int64_t full;
+    int64_t chosen;   /* in forward_configs: what costs are estimated for */
+    int64_t instance; /* likewise: what is launched */
+    int64_t shorts;   /* in short_tiles: where those for a last tile begin; -1: none */
 } forward_tiling;
 """

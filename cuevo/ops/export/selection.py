@@ -174,17 +174,16 @@ class Selection:
 
 
 def narrowed(config: Any) -> Any:
-    """The instance that a folder has in the place of `config`: one that serves more, where more of
-    them would be too many. Forward without a mask has bounds of keys unless all tiles are full;
-    backward, which has many, is for any lengths, with a mask, without a short last tile; products
-    tell whole tiles from others as they run.
+    """The instance that a folder has in the place of `config`: one that serves more, as all of them
+    would be too many. Attention is for any lengths, with a mask or bounds; backward, which has many
+    already, without a short last tile. Products tell whole tiles from others as they run.
     """
     if isinstance(config, gemm_mma.Config):
         return replace(config, clear="zfill", max_k=0)
     if isinstance(config, evoformer_backward_sm80.Config):
         return replace(config, full_tiles=False, mask=True, short_stationary=0, short_rows=0)
-    bounded = config.mask == "none" and not config.full_tiles
-    return replace(config, mask="bounds") if bounded else config
+    mask = "bounds" if config.mask == "none" else config.mask
+    return replace(config, full_tiles=False, mask=mask)
 
 
 class Narrowed:
@@ -205,7 +204,20 @@ class Narrowed:
 
     def choose(self, problem: Any, arch: Architecture) -> Any:
         """The configuration that serves `problem`."""
-        return narrowed(self._kernel.choose(problem, arch, self.candidates(problem)))
+        found = narrowed(self._kernel.choose(problem, arch, self.candidates(problem)))
+        is_short = getattr(found, "short_queries", 0) > 0
+        return self.with_short_tile(found, problem, arch) if is_short else found
+
+    def with_short_tile(self, config: Any, problem: Any, arch: Architecture) -> Any:
+        """`config` of the forward pass with a short last tile, which in a folder has half of the
+        queries of the others, if no more of `problem` are left for it.
+        """
+        whole, half = replace(config, short_queries=0, short_rows=0), config.block_queries // 2
+        rest = problem.queries % config.block_queries
+        if not 0 < rest <= half:
+            return whole
+        filled = replace(problem, queries=problem.queries - rest + half)
+        return self._kernel.with_short_tile(whole, filled, arch)
 
     def adapt(self, config: Any, problem: Any) -> Any:
         """`config`, fitted to `problem`."""

@@ -68,8 +68,8 @@ def backward_of(
 
 
 def compare(planner: Planner, seed: int, direction: str) -> list[str]:
-    """Plan a problem both ways, and give the names of the kernels that are launched, and "full" for
-    one of full tiles.
+    """Plan a problem both ways, and give the names of the kernels that are launched, and "short"
+    for one with a short last tile.
     """
     drawing = Drawing(seed)
     views, scale = drawing.attention()
@@ -90,8 +90,8 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
     for one, other in zip(ours, theirs, strict=True):
         assert [*c_planner.differences(one, other)] == [], seed
     assert found.workspace_bytes == plan.workspace_bytes, seed
-    full = ["full" for each in theirs if getattr(each.config, "full_tiles", False)]
-    return [each.kernel for each in theirs] + full
+    short = ["short" for each in theirs if getattr(each.config, "short_queries", 0)]
+    return [each.kernel for each in theirs] + short
 
 
 @pytest.mark.unit
@@ -160,7 +160,7 @@ def test_launches_are_those_of_python(planner: Planner, direction: str) -> None:
 EXPECTED = {
     "forward": {
         *("evoformer_forward_sm80", "evoformer_forward_sm90a", "pair_tiles_sm70", "pack_sm70"),
-        "full",
+        "short",
     },
     "backward": {
         *("evoformer_backward_sm80", "attention_delta_sm70", "key_bias_sm70", "pack_sm70"),

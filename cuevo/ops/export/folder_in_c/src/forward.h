@@ -4,11 +4,6 @@
 
 #include "planning.h"
 
-static int forward_fills(const forward_tiling *tiling, const problem *x)
-{
-    return forward_fills_tiles(&forward_configs[tiling->chosen], x) != 0;
-}
-
 static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, const problem *x, cuevo_forward *f,
                                     const cuevo_array *lse)
 {
@@ -30,14 +25,13 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
         return CUEVO_NOT_EXPORTED;
     for (i = 0; i < offered->count; i++) {
         const forward_tiling *each = &forward_tilings[offered->first + i];
-        const int64_t chosen = forward_fills(each, x) ? each->full_chosen : each->chosen;
-        const double cost = forward_cost(&forward_configs[chosen], each->speed, x, arch);
+        const double cost = forward_cost(&forward_configs[each->chosen], each->speed, x, arch);
         if (tiling == NULL || cost < least) {
             tiling = each;
             least = cost;
         }
     }
-    c = &forward_configs[forward_fills(tiling, x) ? tiling->full : tiling->instance];
+    c = &forward_configs[tiling->instance];
     rest = x->queries % forward_configs[tiling->chosen].block_queries;
     if (rest && x->queries > rest && tiling->shorts >= 0 &&
         forward_gains_by_short_tile(&forward_configs[tiling->chosen], x, arch)) {
