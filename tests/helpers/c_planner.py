@@ -261,6 +261,38 @@ def as_array(view: ArrayView | None) -> Array:
     return Array(view.pointer, TYPES[kind], five(*view.shape), five(*view.strides))
 
 
+def forward_of(views: Mapping[str, ArrayView], scale: float, workspace: int) -> Forward:
+    """The problem of C of a forward pass."""
+    names = ("q", "k", "v", "out", "mask_bias", "pair_bias")
+    return Forward(
+        *(as_array(views.get(name)) for name in names),
+        views["lse"].pointer if "lse" in views else None,
+        scale,
+        workspace,
+        1 << 50,
+    )
+
+
+def as_matrix(x: ArrayView | None) -> Array:
+    """An array of up to three axes, the batch first, as C has it: all zeros where there is none."""
+    if x is None:
+        return Array()
+    alone = x.ndim == 2
+    shape, strides = ((1, *x.shape), (0, *x.strides)) if alone else (x.shape, x.strides)
+    made = Array(x.pointer, TYPES[kind_of(x)])
+    made.shape[: len(shape)], made.strides[: len(shape)] = shape, strides
+    return made
+
+
+def gemm_of(
+    views: Mapping[str, ArrayView], alpha: float, beta: float, workspace: int, size: int = 1 << 50
+) -> Gemm:
+    """The problem of C of a matrix product."""
+    names = [name for name, kind in Gemm._fields_ if kind is Array]
+    arrays = (as_matrix(views.get(name)) for name in names)
+    return Gemm(*arrays, alpha, beta, workspace, size)
+
+
 def kind_of(view: ArrayView) -> str:
     """The type of an array's elements, as host halves call it."""
     return next(name for name, dtype in DTYPES.items() if dtype == view.dtype)

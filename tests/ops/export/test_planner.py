@@ -16,23 +16,13 @@ from helpers.c_planner import (
     Forward,
     Planner,
     as_array,
+    forward_of,
     kind_of,
 )
 from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-
-
-def call_of(views: dict[str, ArrayView], scale: float, workspace: int) -> Forward:
-    names = ("q", "k", "v", "out", "mask_bias", "pair_bias")
-    return Forward(
-        *(as_array(views.get(name)) for name in names),
-        views["lse"].pointer if "lse" in views else None,
-        scale,
-        workspace,
-        1 << 50,
-    )
 
 
 def backward_of(
@@ -77,7 +67,7 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
     limits, workspace = architecture(arch), 1 << 30
     call: Forward | Backward
     if direction == "forward":
-        call = call_of(views, scale, workspace)
+        call = forward_of(views, scale, workspace)
         plan = c_planner.forward_plan(views, scale, arch)
     else:
         views, call = backward_of(drawing, views, scale, workspace)
@@ -101,7 +91,7 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     device = Device(80, 108, None)
 
     def status(device: Device = device, **changes: object) -> tuple[int, bytes | None]:
-        call = call_of(views, scale, 0)
+        call = forward_of(views, scale, 0)
         for name, value in changes.items():
             target: Any = call
             *way, last = name.split("__")

@@ -1,36 +1,16 @@
 """The planner of matrix products in C beside Python's plans: the same launches, byte for byte."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from helpers import c_planner
-from helpers.c_planner import DTYPES, ENCODER, Array, Device, Gemm, Planner, kind_of
+from helpers.c_planner import DTYPES, ENCODER, Device, Planner, gemm_of
 from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-
-
-def as_matrix(x: ArrayView | None) -> Array:
-    """An array of up to three axes, the batch first, as C has it: all zeros where there is none."""
-    if x is None:
-        return Array()
-    alone = x.ndim == 2
-    shape, strides = ((1, *x.shape), (0, *x.strides)) if alone else (x.shape, x.strides)
-    made = Array(x.pointer, c_planner.TYPES[kind_of(x)])
-    made.shape[: len(shape)], made.strides[: len(shape)] = shape, strides
-    return made
-
-
-def call_of(
-    views: Mapping[str, ArrayView], alpha: float, beta: float, workspace: int, size: int = 1 << 50
-) -> Gemm:
-    names = [name for name, kind in Gemm._fields_ if kind is Array]
-    arrays = (as_matrix(views.get(name)) for name in names)
-    return Gemm(*arrays, alpha, beta, workspace, size)
 
 
 @pytest.mark.unit
@@ -43,7 +23,7 @@ def test_launches_are_those_of_python(planner: Planner) -> None:
         limits = architecture(str(drawing.choice(*SELECTION.architectures)))
         workspace = 1 << 30
         device = Device(limits.number, limits.multiprocessors, ENCODER)
-        status, found = planner.plan(device, call_of(views, alpha, beta, workspace))
+        status, found = planner.plan(device, gemm_of(views, alpha, beta, workspace))
         assert status == 0, (seed, status, found.wrong)
         plan = c_planner.gemm_plan(
             views, alpha, beta, limits.name, alignments=SELECTION.products.alignments
@@ -83,7 +63,7 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
                 views[name] = value
             else:
                 views[name] = replace(views[name], **value)
-        found, plan = planner.plan(device, call_of(views, **factors))
+        found, plan = planner.plan(device, gemm_of(views, **factors))
         return found, plan.wrong
 
     assert status() == (0, None)
@@ -107,5 +87,5 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     large = replace(given["a"], shape=(1 << 13, 1 << 13), strides=(1 << 14, 2))
     square = {name: replace(large, pointer=i << 50) for i, name in enumerate(("a", "b", "out"), 1)}
     refusing = Device(90, 132, c_planner.REFUSING)
-    code, plan = planner.plan(refusing, call_of(square, 1.0, 0.0, 0))
+    code, plan = planner.plan(refusing, gemm_of(square, 1.0, 0.0, 0))
     assert (code, plan.wrong) == (9, b"a")

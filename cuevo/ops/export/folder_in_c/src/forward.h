@@ -194,7 +194,7 @@ cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward 
         return CUEVO_OK;
     memset(&lse, 0, sizeof lse);
     lse.data = f.lse;
-    if (device->encoder != NULL)
+    if (device->encoder != NULL && arch.is_own)
         mapped = find_mapped(&arch, &x, &f);
     status = mapped ? plan_mapped(plan, &arch, mapped, &x, &f, &lse, device->encoder)
                     : plan_multistage(plan, &arch, &x, &f, &lse);

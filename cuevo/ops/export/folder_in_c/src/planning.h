@@ -13,7 +13,8 @@
 /* -- What formulas work with ---------------------------------------------------------------------------------- */
 
 typedef struct architecture {
-    int64_t number;
+    int64_t number; /* of the one that serves */
+    int is_own;     /* whether that is the device's: kernels with what only it has run there */
     int64_t shared_per_multiprocessor;
     int64_t multiprocessors;
 } architecture;
@@ -94,6 +95,7 @@ static cuevo_status find_architecture(const cuevo_device *device, architecture *
             if (served[i].by == 0 || device->multiprocessors < 1)
                 return CUEVO_NO_ARCHITECTURE;
             found->number = served[i].by;
+            found->is_own = device->architecture == served[i].by;
             found->shared_per_multiprocessor = served[i].shared_per_multiprocessor;
             found->multiprocessors = device->multiprocessors;
             return CUEVO_OK;

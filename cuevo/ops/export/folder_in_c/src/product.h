@@ -341,7 +341,7 @@ cuevo_status cuevo_plan_gemm(const cuevo_device *device, const cuevo_gemm *given
     if (x.batch == 0 || x.m == 0 || x.n == 0 ||
         (x.k == 0 && g.c.type == CUEVO_ABSENT && g.bias.type == CUEVO_ABSENT && g.scatter.type == CUEVO_ABSENT))
         return CUEVO_OK;
-    if (device->encoder != NULL)
+    if (device->encoder != NULL && arch.is_own)
         mapped = find_mapped_product(&arch, &x, &g, &of_mapped);
     if (mapped == NULL || of_mapped > least_cost_of_lower(&x, &arch)) {
         tiling = find_split(&arch, &x, &g, &splits, &least);
