@@ -19,6 +19,7 @@ from helpers.jax_programs import Program, export  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
+from cuevo.architectures import KNOWN, architecture  # noqa: E402
 from cuevo.jax import (  # noqa: E402
     DISABLED_CHECKS,
     ENVIRONMENT,
@@ -107,6 +108,30 @@ def test_a_program_is_stored_with_its_kernels() -> None:
     stored = export(evoformer_attention, *arguments.values()).serialize()
     found = Program(jax.export.deserialize(stored))(*arguments.values())
     assert (found == evoformer_attention(**arguments)).all()
+
+
+@pytest.mark.unit
+def test_a_program_for_no_device_fits_every_one_from_sm_80_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_here(backend: str) -> Any:
+        raise RuntimeError(f"no {backend}")
+
+    def loss(*arrays: Any) -> Any:
+        return evoformer_attention(*arrays).astype(jnp.float32).sum()
+
+    sizes = {"q": (1, 512, 512, 4, 32), "mask": (1, 512, 1, 1, 512), "pair": (1, 1, 4, 512, 512)}
+    q, mask, pair = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in sizes.values())
+    asked = []
+    for arch in ("", "sm_80"):
+        monkeypatch.setenv(kernels.ARCH_ENVIRONMENT, arch)
+        monkeypatch.setattr(jax, "local_devices", none_here)
+        text = export(jax.grad(loss, argnums=(0, 1, 2, 3, 4)), q, q, q, mask, pair).mlir_module()
+        monkeypatch.undo()
+        assert max(map(int, re.findall(r"\.target sm_(\d+)", text))) == 80
+        asked.append(max(map(int, re.findall(r"shared_mem_bytes = (\d+)", text))))
+    least = min(architecture(f"sm_{x}").shared_per_block for x in KNOWN if x >= 80)
+    assert asked[0] <= least < asked[1]
 
 
 @pytest.mark.unit

@@ -18,7 +18,7 @@ import jax
 import jax.export
 import numpy as np
 
-from cuevo.architectures import check_exists
+from cuevo.architectures import KNOWN, architecture, check_exists
 from cuevo.arrays import packed
 from cuevo.jax.launches import BoundLaunch, BoundPlan, plan_for
 from cuevo.jax.primitives import KEPT
@@ -48,8 +48,14 @@ DISABLED_CHECKS = (jax.export.DisabledSafetyCheck.custom_call(TARGET),)
 _API_VERSION = 2
 """Of custom calls whose configuration is a text."""
 ARCH_ENVIRONMENT = "CUEVO_JAX_ARCH"
-_LOWEST_ARCH = "sm_80"
-"""What a program is for where there is no device to ask."""
+_LOWEST_ARCH = 80
+_PORTABLE_ARCH = min(
+    (f"sm_{number}" for number in KNOWN if number >= _LOWEST_ARCH),
+    key=lambda name: architecture(name).shared_per_block,
+)
+"""What a program is planned for where there is no device to ask: what fits into the shared memory
+of this one runs on every architecture from the lowest on.
+"""
 
 
 def forward_kernels(names: Sequence[str], scale: float, *, with_lse: bool) -> Call:
@@ -172,7 +178,7 @@ def _device() -> tuple[str, str]:
     try:
         device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
-        return _LOWEST_ARCH, ""
+        return _PORTABLE_ARCH, ""
     return f"sm_{device.compute_capability.replace('.', '')}", device.device_kind
 
 
