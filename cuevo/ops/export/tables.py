@@ -129,17 +129,18 @@ class ShortTiles:
 
 
 def served(selection: Selection) -> Iterator[str]:
-    """By which architecture of the folder devices are served: by the highest that is not above
-    theirs, if its threadblocks have as much shared memory.
+    """By which architecture of the folder devices are served: by the highest of those that are not
+    above theirs, and whose threadblocks have no more shared memory.
     """
     rows = Table("served", "service")
     for number in sorted({*KNOWN, *(each.number for each in selection.limits)}, reverse=True):
         device = architecture(f"sm_{number}")
-        below = [each for each in selection.limits if each.number <= number]
-        fits = below and below[-1].shared_per_block <= device.shared_per_block
-        if not fits:
-            rows.append((number, 0, 0))
-        else:
-            rows.append((number, below[-1].number, below[-1].shared_per_multiprocessor))
+        fitting = [
+            each
+            for each in selection.limits
+            if each.number <= number and each.shared_per_block <= device.shared_per_block
+        ]
+        by = (fitting[-1].number, fitting[-1].shared_per_multiprocessor) if fitting else (0, 0)
+        rows.append((number, *by))
     yield "typedef struct service {\n    int64_t from, by, shared_per_multiprocessor;\n} service;\n"
     yield rows.text()

@@ -1,9 +1,13 @@
 """Devices, and the kernels of a folder that they get: such as have machine code for them, or PTX."""
 
+from pathlib import Path
+
 import pytest
+from helpers import c_planner
 from helpers.c_planner import DTYPES, ENCODER, Call, Device, Launched, Planner, forward_of, gemm_of
 
 from cuevo.arrays import packed
+from cuevo.ops.export.selection import Selection
 
 pytestmark = pytest.mark.unit
 
@@ -43,3 +47,18 @@ def test_kernels_with_tensor_maps_are_for_their_own_architecture(
         found = planned(planner, Device(number, 132, ENCODER), call)
         assert not any(each.kernel.endswith("a") for each in found), number
         assert found == planned(planner, Device(90, 132, None), call), number
+
+
+def test_devices_get_the_highest_architecture_whose_shared_memory_they_have(
+    tmp_path: Path,
+) -> None:
+    kinds = (("forward",), (8,), ("bf16",), ("sm_86", "sm_90"), ("own",), ("own",))
+    planner = c_planner.compile_planner(Selection(*kinds), tmp_path)
+    call = attention(129, 8)
+    launched = {
+        number: planned(planner, Device(number, 132, None), call)
+        for number in (86, 89, 90, 100, 120, 121)
+    }
+    assert launched[89] == launched[120] == launched[121] == launched[86]
+    assert launched[100] == launched[90] != launched[86]
+    assert planner.plan(Device(80, 108, None), call)[0] == 7
