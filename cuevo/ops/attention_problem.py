@@ -264,6 +264,10 @@ def _check_writable(out: ArrayView) -> None:
         raise ValueError("out: has to be writable; this array is read-only")
     if 0 in out.shape:
         return
-    for axis, extent, stride in zip(AXES["out"], out.shape, out.strides, strict=True):
-        if extent > 1 and stride == 0:
-            raise ValueError(f"out: the stride of axis {axis} is 0, so that its elements overlap")
+    row = out.shape[-1] * out.dtype.itemsize
+    for axis, extent, stride in zip(AXES["out"][:-1], out.shape, out.strides, strict=False):
+        if extent > 1 and abs(stride) < row:
+            raise ValueError(
+                f"out: the stride of axis {axis} is {stride} bytes, so that rows of {row} bytes "
+                "overlap"
+            )

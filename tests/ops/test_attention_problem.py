@@ -362,7 +362,12 @@ REFUSED = {
     "out broadcast": (
         dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 1, 0)),
         ValueError,
-        "^out: the stride of axis N is 0, so that its elements overlap",
+        "^out: the stride of axis N is 0 bytes, so that rows of 32 bytes overlap",
+    ),
+    "out within itself": (
+        dict(out=strided(ZEROS((B, N, LQ, H, D), BF16), 2, -16)),
+        ValueError,
+        "^out: the stride of axis Lq is -16 bytes, so that rows of 32 bytes overlap",
     ),
     "out read-only": (
         dict(out=replace(view(ZEROS((B, N, LQ, H, D), BF16)), readonly=True)),

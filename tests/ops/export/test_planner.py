@@ -87,7 +87,7 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
 @pytest.mark.unit
 def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner) -> None:
     problems = (Drawing(seed).attention() for seed in range(99))
-    views, scale = next(found for found in problems if "pair_bias" in found[0])
+    views, scale = next(x for x in problems if "pair_bias" in x[0] and x[0]["q"].shape[4] == 32)
     device = Device(80, 108, None)
 
     def status(device: Device = device, **changes: object) -> tuple[int, bytes | None]:
@@ -112,6 +112,12 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     assert status(pair_bias__type=4) == (2, b"pair_bias")
     assert status(q__strides=(4, 4)) == (3, b"q")
     assert status(v__data=views["v"].pointer + 8) == (3, b"v")
+    long = next(axis for axis in range(4) if views["out"].shape[axis] > 1)
+    assert status(out__strides=(long, 0)) == (3, b"out")
+    assert status(out__strides=(long, -48)) == (3, b"out")
+    for name in ("q", "k", "v", "out", "pair_bias"):
+        assert status(**{f"{name}__type": 0}) == (2, name.encode())
+        assert status(**{f"{name}__data": None}) == (10, name.encode())
     assert status(scale=math.nan) == (4, b"scale")
     assert status(workspace=8, workspace_bytes=1 << 40) == (5, b"workspace")
     assert status(Device(75, 40, None)) == (7, None)
@@ -134,10 +140,15 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     longer.shape[2] += 1
     assert refused("dk", longer) == (1, b"dk")
     assert refused("dv", as_array(replace(backwards["dv"], dtype=DTYPES["f32"]))) == (2, b"dv")
-    assert refused("lse", None) == (3, b"lse")
+    assert refused("lse", None) == (10, b"lse")
+    assert refused("lse", backwards["lse"].pointer + 2) == (3, b"lse")
+    untyped, nowhere = as_array(backwards["dpair_bias"]), as_array(backwards["dpair_bias"])
+    untyped.type, nowhere.data = 0, None
+    assert refused("dpair_bias", untyped) == (2, b"dpair_bias")
+    assert refused("dpair_bias", nowhere) == (10, b"dpair_bias")
     texts = planner.library.cuevo_status_text
     texts.restype = ctypes.c_char_p
-    assert len({texts(number) for number in range(11)}) == 11
+    assert len({texts(number) for number in range(12)}) == 12
 
 
 @pytest.mark.unit

@@ -79,6 +79,15 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     assert status(a={"strides": (1 << 20, 4096, 4)}) == (3, b"a")
     assert status(out={"strides": (3840, 94, 2)}) == (3, b"out")
     assert status(c={"pointer": 4097}) == (3, b"c")
+    for name in given:
+        assert status(**{name: {"pointer": 0}}) == (10, name.encode())
+    assert status(bias=replace(drawing.vector(48, "bf16"), pointer=0)) == (10, b"bias")
+    optional = {"bias": drawing.vector(48, "bf16"), "scatter": drawing.vector(40, "i32")}
+    for name in ("c", *optional):
+        call = gemm_of(given | optional, 1.0, 1.0, 0)
+        getattr(call, name).type = 0
+        code, plan = planner.plan(ampere, call)
+        assert (code, plan.wrong) == (2, name.encode())
     assert status(alpha=math.inf) == (4, b"alpha")
     assert status(workspace=8) == (5, b"workspace")
     assert status(Device(75, 40, None)) == (7, None)

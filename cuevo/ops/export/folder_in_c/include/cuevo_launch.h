@@ -23,13 +23,14 @@ typedef enum cuevo_status {
     CUEVO_OK = 0,
     CUEVO_WRONG_SHAPE,        /* arrays do not fit each other */
     CUEVO_WRONG_TYPE,
-    CUEVO_WRONG_STRIDE,       /* rows are not contiguous, or do not start where they have to */
+    CUEVO_WRONG_STRIDE,       /* rows are not contiguous, do not start where they have to, or overlap in a result */
     CUEVO_WRONG_SCALE,        /* a scale or factor is not finite, or a scale above 2^64 in magnitude */
     CUEVO_WRONG_WORKSPACE,    /* not at a multiple of 256 bytes, or too small */
     CUEVO_NOT_EXPORTED,       /* this folder has no kernel for that head dim, type, bias, order or alignment */
     CUEVO_NO_ARCHITECTURE,    /* this folder has no kernels for that device */
     CUEVO_TOO_LARGE,          /* more threadblocks, or positions in a row, than a launch can have */
-    CUEVO_ENCODER_FAILED,     /* the encoder of tensor maps refused, or there is none */
+    CUEVO_ENCODER_FAILED,     /* the encoder of tensor maps refused */
+    CUEVO_NO_DATA,            /* an array has elements and no address */
     CUEVO_STATUSES
 } cuevo_status;
 

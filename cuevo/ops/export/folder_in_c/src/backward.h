@@ -278,6 +278,8 @@ static cuevo_status check_gradient(cuevo_plan *plan, const cuevo_array *x, const
     }
     if ((uintptr_t)x->data % 16)
         return wrong(plan, CUEVO_WRONG_STRIDE, name);
+    if (x->data == NULL && !is_empty(x))
+        return wrong(plan, CUEVO_NO_DATA, name);
     return CUEVO_OK;
 }
 
@@ -289,8 +291,8 @@ static cuevo_status check_gradients(cuevo_plan *plan, const cuevo_backward *b)
     cuevo_status status;
     int i;
     for (i = 0; i < 5; i++) {
-        const int absent = found[i]->type == CUEVO_ABSENT;
-        if (absent != (of[i]->type == CUEVO_ABSENT) && !(absent && i == 3))
+        const int absent = is_absent(found[i]);
+        if (absent != is_absent(of[i]) && !(absent && i == 3))
             return wrong(plan, CUEVO_WRONG_SHAPE, names[i]);
         if (absent)
             continue;
@@ -318,8 +320,10 @@ static cuevo_status check_backward(cuevo_plan *plan, problem *x, cuevo_backward 
         return wrong(plan, CUEVO_WRONG_TYPE, b->out.type == b->q.type ? "dout" : "out");
     if ((status = check_rows(plan, &b->out, "out")) != CUEVO_OK)
         return status;
-    if (b->lse == NULL || (uintptr_t)b->lse % 4)
+    if ((uintptr_t)b->lse % 4)
         return wrong(plan, CUEVO_WRONG_STRIDE, "lse");
+    if (b->lse == NULL && !is_empty(&b->q))
+        return wrong(plan, CUEVO_NO_DATA, "lse");
     return CUEVO_OK;
 }
 

@@ -15,7 +15,8 @@ const char *cuevo_status_text(cuevo_status status)
     case CUEVO_WRONG_TYPE:
         return "an array has a type that it cannot have, or not that of q or a";
     case CUEVO_WRONG_STRIDE:
-        return "the rows of an array have to be contiguous, and start at multiples of 16 bytes, or of elements in products";
+        return "the rows of an array have to be contiguous and start at multiples of 16 bytes, or of elements in "
+               "products; those of a result may not overlap";
     case CUEVO_WRONG_SCALE:
         return "a scale has to be finite and at most 2^64 in magnitude, a factor finite";
     case CUEVO_WRONG_WORKSPACE:
@@ -28,6 +29,8 @@ const char *cuevo_status_text(cuevo_status status)
         return "the problem has more threadblocks or positions than a launch can have";
     case CUEVO_ENCODER_FAILED:
         return "the encoder of tensor maps refused";
+    case CUEVO_NO_DATA:
+        return "an array has elements and no address";
     default:
         return "no status of cuevo";
     }

@@ -186,6 +186,8 @@ cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward 
         return wrong(plan, CUEVO_WRONG_TYPE, "out");
     if ((status = check_rows(plan, &f.out, "out")) != CUEVO_OK)
         return status;
+    if (overlaps(&f.out, 4))
+        return wrong(plan, CUEVO_WRONG_STRIDE, "out");
     if ((uintptr_t)f.lse % 4)
         return wrong(plan, CUEVO_WRONG_STRIDE, "lse");
     if ((status = find_architecture(device, &arch)) != CUEVO_OK)

@@ -121,6 +121,11 @@ static int64_t item_bytes(cuevo_type type)
     }
 }
 
+static int is_absent(const cuevo_array *x)
+{
+    return x->type == CUEVO_ABSENT && x->data == NULL;
+}
+
 static int is_empty(const cuevo_array *x)
 {
     int i;
@@ -159,6 +164,19 @@ static cuevo_status check_rows(cuevo_plan *plan, const cuevo_array *x, const cha
     return CUEVO_OK;
 }
 
+/* Whether rows, along that axis, of what is written begin within others. */
+static int overlaps(const cuevo_array *out, int row_axis)
+{
+    const int64_t row = out->shape[row_axis] * item_bytes(out->type);
+    int i, found = 0;
+    for (i = 0; i < row_axis; i++) {
+        if (out->shape[i] == 0)
+            return 0;
+        found |= out->shape[i] > 1 && out->strides[i] < row && out->strides[i] > -row;
+    }
+    return found;
+}
+
 /* Whether a tensor map can describe an array: steps forward, each to another element. */
 static int is_mapped(const cuevo_array *x)
 {
@@ -169,8 +187,8 @@ static int is_mapped(const cuevo_array *x)
     return 1;
 }
 
-/* Checks the shape of an array, letters as in cuevo_launch.h; an axis in lower case may be 1 and has then, in the
- * array as kernels see it, the extent of the problem and a stride of 0. */
+/* Checks that an array is somewhere, and its shape, letters as in cuevo_launch.h; an axis in lower case may be 1 and
+ * has then, in the array as kernels see it, the extent of the problem and a stride of 0. */
 static cuevo_status fit(cuevo_plan *plan, cuevo_array *x, const char *axes, const problem *of, const char *name)
 {
     int i;
@@ -207,6 +225,8 @@ static cuevo_status fit(cuevo_plan *plan, cuevo_array *x, const char *axes, cons
         x->shape[i] = expected;
         x->strides[i] = 0;
     }
+    if (x->data == NULL && !is_empty(x))
+        return wrong(plan, CUEVO_NO_DATA, name);
     return CUEVO_OK;
 }
 
@@ -329,8 +349,8 @@ static cuevo_status pack_pair(cuevo_plan *plan, cuevo_array *pair_bias, void *wo
 static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_array *q, const cuevo_array *k,
                                   const cuevo_array *v, cuevo_array *mask_bias, cuevo_array *pair_bias, double scale)
 {
-    cuevo_array others[2];
-    static const char *const names[] = {"k", "v"};
+    cuevo_array operands[3];
+    static const char *const names[] = {"q", "k", "v"};
     cuevo_status status;
     int i;
     found->batch = q->shape[0];
@@ -348,25 +368,24 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
         return wrong(plan, CUEVO_NOT_EXPORTED, "q");
     if (found->queries > MOST_POSITIONS || found->keys > MOST_POSITIONS)
         return wrong(plan, CUEVO_TOO_LARGE, found->queries > MOST_POSITIONS ? "q" : "k");
-    others[0] = *k;
-    others[1] = *v;
-    for (i = 0; i < 2; i++) {
-        if ((status = fit(plan, &others[i], "BNKHD", found, names[i])) != CUEVO_OK)
+    operands[0] = *q;
+    operands[1] = *k;
+    operands[2] = *v;
+    for (i = 0; i < 3; i++) {
+        if ((status = fit(plan, &operands[i], i ? "BNKHD" : "BNQHD", found, names[i])) != CUEVO_OK)
             return status;
-        if (others[i].type != q->type)
+        if (operands[i].type != q->type)
             return wrong(plan, CUEVO_WRONG_TYPE, names[i]);
-        if ((status = check_rows(plan, &others[i], names[i])) != CUEVO_OK)
+        if ((status = check_rows(plan, &operands[i], names[i])) != CUEVO_OK)
             return status;
     }
-    if ((status = check_rows(plan, q, "q")) != CUEVO_OK)
-        return status;
-    if (mask_bias->type != CUEVO_ABSENT) {
+    if (!is_absent(mask_bias)) {
         if ((status = fit(plan, mask_bias, "bn11K", found, "mask_bias")) != CUEVO_OK)
             return status;
         if (mask_bias->type != q->type && mask_bias->type != CUEVO_F32 && mask_bias->type != CUEVO_BOOL)
             return wrong(plan, CUEVO_WRONG_TYPE, "mask_bias");
     }
-    if (pair_bias->type != CUEVO_ABSENT) {
+    if (!is_absent(pair_bias)) {
         if ((status = fit(plan, pair_bias, "b1HQK", found, "pair_bias")) != CUEVO_OK)
             return status;
         if (pair_bias->type != q->type && pair_bias->type != CUEVO_F32)

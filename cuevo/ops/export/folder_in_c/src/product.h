@@ -33,7 +33,7 @@ static int64_t matrix_alignment(const cuevo_array *x)
     return (int64_t)(all & (~all + 1));
 }
 
-/* Checks that rows, or also columns, are contiguous and elements aligned. Strides along axes of extent 1 become those
+/* Checks that an array is somewhere, that rows, or also columns, are contiguous and elements aligned. Strides along axes of extent 1 become those
  * that kernels expect. */
 static cuevo_status check_matrix(cuevo_plan *plan, cuevo_array *x, int may_have_columns, const char *name)
 {
@@ -49,6 +49,8 @@ static cuevo_status check_matrix(cuevo_plan *plan, cuevo_array *x, int may_have_
     } else {
         return wrong(plan, CUEVO_WRONG_STRIDE, name);
     }
+    if (x->data == NULL && !is_empty_matrix(x))
+        return wrong(plan, CUEVO_NO_DATA, name);
     return matrix_alignment(x) < size ? wrong(plan, CUEVO_WRONG_STRIDE, name) : CUEVO_OK;
 }
 
@@ -70,6 +72,8 @@ static cuevo_status check_vector(cuevo_plan *plan, const cuevo_array *x, int64_t
     const int64_t size = item_bytes(x->type);
     if (x->shape[0] != extent)
         return wrong(plan, CUEVO_WRONG_SHAPE, name);
+    if (x->data == NULL && extent)
+        return wrong(plan, CUEVO_NO_DATA, name);
     if ((extent > 1 && x->strides[0] != size) || (extent && (uint64_t)(uintptr_t)x->data % (uint64_t)size))
         return wrong(plan, CUEVO_WRONG_STRIDE, name);
     return CUEVO_OK;
@@ -91,17 +95,6 @@ static int is_16_bits(cuevo_type type)
     return type == CUEVO_F16 || type == CUEVO_BF16;
 }
 
-/* Whether rows of out begin within others. */
-static int overlaps(const cuevo_array *out)
-{
-    const int64_t row = out->shape[2] * item_bytes(out->type);
-    int i;
-    for (i = 0; i < 2; i++)
-        if (out->shape[i] > 1 && out->strides[i] < row && out->strides[i] > -row)
-            return !is_empty_matrix(out);
-    return 0;
-}
-
 static cuevo_status check_product_types(cuevo_plan *plan, const cuevo_gemm *g)
 {
     if (!is_16_bits(g->a.type))
@@ -110,12 +103,12 @@ static cuevo_status check_product_types(cuevo_plan *plan, const cuevo_gemm *g)
         return wrong(plan, CUEVO_WRONG_TYPE, "b");
     if (!is_16_bits(g->out.type) && g->out.type != CUEVO_F32)
         return wrong(plan, CUEVO_WRONG_TYPE, "out");
-    if (g->c.type != CUEVO_ABSENT && !is_16_bits(g->c.type) && g->c.type != CUEVO_F32)
+    if (!is_absent(&g->c) && !is_16_bits(g->c.type) && g->c.type != CUEVO_F32)
         return wrong(plan, CUEVO_WRONG_TYPE, "c");
-    if (g->bias.type != CUEVO_ABSENT && g->bias.type != g->out.type &&
+    if (!is_absent(&g->bias) && g->bias.type != g->out.type &&
         !(g->out.type == CUEVO_F32 && g->bias.type == g->a.type))
         return wrong(plan, CUEVO_WRONG_TYPE, "bias");
-    if (g->scatter.type != CUEVO_ABSENT && g->scatter.type != CUEVO_I32 && g->scatter.type != CUEVO_I64)
+    if (!is_absent(&g->scatter) && g->scatter.type != CUEVO_I32 && g->scatter.type != CUEVO_I64)
         return wrong(plan, CUEVO_WRONG_TYPE, "scatter");
     return CUEVO_OK;
 }
@@ -150,7 +143,7 @@ static cuevo_status state_product(cuevo_plan *plan, product *x, cuevo_gemm *g)
         return status;
     if ((status = check_matrix(plan, &g->out, 0, "out")) != CUEVO_OK)
         return status;
-    if (overlaps(&g->out))
+    if (overlaps(&g->out, 2))
         return wrong(plan, CUEVO_WRONG_STRIDE, "out");
     if (g->c.type != CUEVO_ABSENT) {
         if ((status = fit_matrix(plan, &g->c, x->batch, rows, x->n, "c")) != CUEVO_OK)
