@@ -29,6 +29,7 @@ __all__ = [
     "candidates",
     "choose",
     "cost",
+    "device_violations",
     "parameters",
     "prefers_lower_variant",
     "problem_violations",
@@ -340,8 +341,15 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
     yield from choice.resource_violations(c, arch)
+    yield from device_violations(c, arch)
     if problem is not None:
         yield from problem_violations(c, problem)
+
+
+def device_violations(c: Config, arch: Architecture) -> Iterator[str]:
+    """Reasons why a device has too few multiprocessors for `c`."""
+    if c.cluster > arch.multiprocessors:
+        yield f"a cluster of {c.cluster} does not fit on {arch.multiprocessors} multiprocessors"
 
 
 def problem_violations(c: Config, problem: Problem) -> Iterator[str]:

@@ -59,16 +59,20 @@ class WorkList(ABC):
         last = self.works(problem) % blocks
         return last if self.cluster == 1 and last * self.block_rows <= blocks else 0
 
+    def clusters(self, blocks: int) -> int:
+        """How many of them so many threadblocks make; one at least."""
+        return max(blocks // self.cluster, 1)
+
     def rounds(self, problem: Problem, blocks: int) -> float:
         """Works that a cluster of them has one after the other, those of one row counting less."""
-        works, clusters = self.works(problem), blocks // self.cluster
+        works, clusters = self.works(problem), self.clusters(blocks)
         return works // clusters + _ALONE if self.alone(problem, blocks) else ceil(works / clusters)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the works."""
         alone = self.alone(problem, self.blocks)
         works = self.works(problem) + alone * (self.block_rows - 1)
-        clusters = min(works, max(self.blocks // self.cluster, 1))
+        clusters = min(works, self.clusters(self.blocks))
         return (clusters * self.cluster, 1, 1)
 
     def numbering(self, problem: Problem, *, by_head: bool) -> dict[str, int]:

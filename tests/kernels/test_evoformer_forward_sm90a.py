@@ -337,6 +337,17 @@ def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) 
 
 
 @unit
+def test_a_device_has_clusters_that_fit_on_it() -> None:
+    problem = Problem(1, 64, 4, 512, 512, 32, "bf16", "none", "bf16")
+    for count in (1, 2, 3):
+        device = replace(SM_90A, multiprocessors=count)
+        found = kernel_90a.choose(problem, device)
+        assert found.cluster <= found.grid(problem)[0] <= count
+        reasons = kernel_90a.violations(replace(found, cluster=4), device, problem)
+        assert reasons == (f"a cluster of 4 does not fit on {count} multiprocessors",)
+
+
+@unit
 @pytest.mark.parametrize(
     ("rows", "heads", "length", "expected"),
     [(2048, 4, 2048, 1), (128, 8, 1024, 1), (16, 8, 2048, 1), (1024, 4, 1024, 0), (48, 16, 768, 0)],

@@ -86,7 +86,14 @@ def formulas() -> Iterator[str]:
 
     given = f"{_COLUMNS.parameter}, {PROBLEM}"
     yield number_function(
-        "mapped_serves", given, lambda: not [*_KERNEL.problem_violations(config(), x)]
+        "mapped_serves",
+        f"{given}, {ARCHITECTURE}",
+        lambda: (
+            not [
+                *_KERNEL.problem_violations(config(), x),
+                *_KERNEL.device_violations(config(), arch),
+            ]
+        ),
     )
     for name, pair in (("mapped_prefers_lower", "f32"), ("mapped_prefers_lower_unpaired", "none")):
         biased = problem_in_c(pair=pair, mask="bounds")

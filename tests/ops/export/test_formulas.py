@@ -31,6 +31,13 @@ def waves(blocks: Any, slots: Any) -> Any:
     return (whole * resident + last) / 0.7 if blocks > slots else -abs(0.5 * last) - blocks % 7
 
 
+def least(blocks: Any, slots: Any) -> Any:
+    """Several cases divide by what another one says is 0."""
+    if slots == 0:
+        return blocks * 0.5
+    return (blocks // slots) * (0.5 if blocks // slots > 1 else 1.0)
+
+
 def fields(heads: Any, scale: Any, pointer: Any) -> dict[str, Any]:
     magnitude = abs(scale) if scale < 0 else 1.0 / scale
     return {**magic_fields(heads=heads), "scale": magnitude * math.e, "at": pointer}
@@ -51,6 +58,7 @@ def test_c_computes_what_python_does(tmp_path: Path) -> None:
             struct,
             lambda: fields(heads, input_float("scale"), input_int("pointer")),
         ),
+        number_function("least", "int64_t blocks, int64_t slots", lambda: least(blocks, slots)),
         values_function("both", "int64_t blocks", lambda: (-blocks // 5, 1 << blocks)),
     ]
     source, library = tmp_path / "formulas.c", tmp_path / "formulas.so"
@@ -60,7 +68,7 @@ def test_c_computes_what_python_does(tmp_path: Path) -> None:
     command = [compiler("gcc"), *flags, str(source), "-o", str(library), "-lm"]
     subprocess.run(command, check=True)
     made = ctypes.CDLL(str(library))
-    made.waves.restype = ctypes.c_double
+    made.waves.restype = made.least.restype = ctypes.c_double
     for many, few in ((1, 1), (7, 3), (1000, 7), (13, 400), (2**40 + 3, 132 * 4)):
         found = made.waves(ctypes.c_int64(many), ctypes.c_int64(few))
         assert found == waves(many, few), (many, few)
@@ -73,6 +81,8 @@ def test_c_computes_what_python_does(tmp_path: Path) -> None:
     for count in (0, -1, 2**31):
         arguments = (ctypes.c_int64(count), ctypes.c_double(1.0), None)
         assert made.made(ctypes.byref(params), *arguments) == 1
+    assert made.least(ctypes.c_int64(7), ctypes.c_int64(0)) == 3.5
+    assert made.least(ctypes.c_int64(7), ctypes.c_int64(3)) == 1
     pair = (ctypes.c_int64 * 2)()
     made.both(pair, ctypes.c_int64(41))
     assert [*pair] == [-41 // 5, 1 << 41]

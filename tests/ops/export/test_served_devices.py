@@ -1,4 +1,4 @@
-"""Devices, and the kernels of a folder that they get: such as have machine code for them, or PTX."""
+"""Devices, and the kernels of a folder that they get: such as they can load and run."""
 
 from pathlib import Path
 
@@ -62,3 +62,13 @@ def test_devices_get_the_highest_architecture_whose_shared_memory_they_have(
     assert launched[89] == launched[120] == launched[121] == launched[86]
     assert launched[100] == launched[90] != launched[86]
     assert planner.plan(Device(80, 108, None), call)[0] == 7
+
+
+def test_a_device_has_clusters_that_fit_on_it(planner: Planner) -> None:
+    clusters = {}
+    for count in (1, 2, 3, 132):
+        *_, last = planned(planner, Device(90, count, ENCODER), attention(2048))
+        assert last.kernel == "evoformer_forward_sm90a"
+        assert last.config.cluster <= last.grid[0] <= count
+        clusters[count] = last.config.cluster
+    assert clusters == {1: 1, 2: 2, 3: 1, 132: 2}

@@ -86,7 +86,7 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
         const mapped_tiling *each = &mapped_tilings[offered->first + i];
         const mapped_config *c = &mapped_configs[each->chosen];
         const double cost = mapped_cost(c, x, arch);
-        if (mapped_serves(c, x) && (found == NULL || cost < least)) {
+        if (mapped_serves(c, x, arch) && (found == NULL || cost < least)) {
             found = each;
             least = cost;
         }

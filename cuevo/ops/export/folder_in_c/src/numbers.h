@@ -4,10 +4,11 @@
 
 #include <stdint.h>
 
-/* Quotients and remainders for positive divisors. */
+/* Quotients and remainders for positive divisors. For 0 they are something: formulas compute what several of their cases
+ * share before they know which case it is. */
 static inline int64_t floor_div(int64_t a, int64_t b)
 {
-    return a / b - (a % b < 0);
+    return b ? a / b - (a % b < 0) : 0;
 }
 
 static inline int64_t floor_mod(int64_t a, int64_t b)
