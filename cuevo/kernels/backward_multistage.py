@@ -348,8 +348,7 @@ class Config(SideConfig):
         if not self.sums_rows:
             return 1
         row_groups = self.row_groups(problem)
-        most = min(row_groups, most_chunks(problem))
-        offered = (ceil(row_groups / chunks) for chunks in range(1, most + 1))
+        offered = groups_of_chunks(row_groups, min(row_groups, most_chunks(problem)))
         return min(offered, key=lambda groups: self.time(groups, problem, arch))
 
     def time(self, groups: int, problem: Problem, arch: Architecture) -> float:
@@ -376,6 +375,22 @@ class Config(SideConfig):
 
 _EACH_CHUNK = 0.002
 """Cost of the sums of one more chunk, as a part of the whole."""
+
+
+def groups_of_chunks(row_groups: int, most: int) -> Iterator[int]:
+    """How many of these groups a chunk may have, the last one perhaps fewer, where there are up to
+    `most` chunks: each number once, from the highest down.
+    """
+    chunks = 1
+    while chunks <= most:
+        groups = ceil(row_groups / chunks)
+        yield groups
+        chunks = next_chunks(row_groups, groups, chunks)
+
+
+def next_chunks(row_groups: int, groups: int, chunks: int) -> int:
+    """The fewest chunks with less than `groups` groups each; some more of one group each."""
+    return max(chunks + 1, ceil(row_groups / max(groups - 1, 1)))
 
 
 def violations(

@@ -16,6 +16,7 @@ from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
 __all__ = [
     "AXES",
+    "MOST_EXTENT",
     "MOST_POSITIONS",
     "MOST_SCALE",
     "Axes",
@@ -30,6 +31,8 @@ _TYPES = {np.dtype(np.float16): "f16", np.dtype(BFLOAT16): "bf16"}
 _BIAS_TYPES = {**_TYPES, np.dtype(np.float32): "f32"}
 MOST_POSITIONS = 2**28
 """Queries or keys: their bytes are counted in 32 bits within a row."""
+MOST_EXTENT = 2**31 - 1
+"""B, N or H: what kernels count them in."""
 
 MOST_SCALE = 2.0**64
 """Magnitude of a scale."""
@@ -72,6 +75,9 @@ def state_problem(
             raise TypeError(f"{name}: expected {q.dtype}, the type of q; got {operand.dtype}")
     if head_dim % 8 or not 8 <= head_dim <= 128:
         raise ValueError(f"q: the head dim D must be a multiple of 8 from 8 to 128; got {head_dim}")
+    for axis, extent in (("B", batch), ("N", rows), ("H", heads)):
+        if extent > MOST_EXTENT:
+            raise ValueError(f"{axis}: at most {MOST_EXTENT}; got {extent}")
     for axis, extent in (("Lq", queries), ("Lk", keys)):
         if extent > MOST_POSITIONS:
             raise ValueError(f"{axis}: at most {MOST_POSITIONS} positions in a row; got {extent}")

@@ -14,6 +14,7 @@ from helpers.guarded import host_views, lay_out
 from cuevo.architectures import architecture
 from cuevo.kernels import evoformer_backward_sm80 as backward
 from cuevo.kernels.backward import Problem, padded
+from cuevo.kernels.backward_multistage import groups_of_chunks
 from cuevo.kernels.evoformer_backward_sm80 import Config
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
@@ -177,6 +178,14 @@ def test_chunks_hold_every_row_and_their_sums_are_no_larger_than_q(arch: str) ->
         sums = 4 * problem.heads * padded(problem.queries, 128) * padded(problem.keys, 128)
         q = 2 * problem.rows * problem.queries * problem.heads * problem.head_dim
         assert chunks <= 2 or chunks * sums <= q
+
+
+def test_every_size_of_chunks_is_offered_once() -> None:
+    for row_groups in (*range(1, 200), 1009, 4096):
+        for most in {1, min(2, row_groups), ceil(row_groups / 3), row_groups}:
+            sizes = [ceil(row_groups / chunks) for chunks in range(1, most + 1)]
+            assert [*groups_of_chunks(row_groups, most)] == [*dict.fromkeys(sizes)]
+    assert len([*groups_of_chunks(2**24, 2**24)]) < 2**13
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,16 @@ def test_head_dims_that_there_are_no_kernels_for(head_dim: int) -> None:
         state_problem(x, x, x)
 
 
+@pytest.mark.parametrize("axis", ["B", "N", "H"])
+def test_extents_are_counted_in_31_bits(axis: str) -> None:
+    short = view(np.zeros((1, 1, 1, 1, 8), np.float16))
+    shape = [1, 1, 1, 1, 8]
+    shape["BNLH".index(axis)] = 2**31
+    many = replace(short, shape=tuple(shape), strides=(0, 0, 0, 0, 2))
+    with pytest.raises(ValueError, match=f"{axis}: at most 2147483647; got 2147483648"):
+        state_problem(many, many, many)
+
+
 @pytest.mark.parametrize("axis", ["Lq", "Lk"])
 def test_rows_that_are_too_long(axis: str) -> None:
     short = view(np.zeros((1, 1, 1, 1, 8), np.float16))

@@ -7,6 +7,7 @@ from typing import Any
 from cuevo.architectures import Architecture
 from cuevo.kernels import evoformer_backward_sm80
 from cuevo.kernels.backward import Problem, cost, most_chunks
+from cuevo.kernels.backward_multistage import next_chunks
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
     PROBLEM,
@@ -72,6 +73,11 @@ def formulas() -> Iterator[str]:
     on_device = f"{_GIVEN}, {ARCHITECTURE}"
     yield number_function("backward_row_groups", _GIVEN, lambda: plain().row_groups(side()))
     yield number_function("backward_most_chunks", PROBLEM, lambda: most_chunks(_whole()))
+    yield number_function(
+        "backward_next_chunks",
+        "int64_t row_groups, int64_t groups, int64_t chunks",
+        lambda: next_chunks(input_int("row_groups"), groups, input_int("chunks")),  # type: ignore[arg-type]
+    )
     yield number_function(
         "backward_time",
         f"{on_device}, int64_t groups",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cuevo import __version__
 from cuevo.kernels.forward import NEGLIGIBLE_SCALE
-from cuevo.ops.attention_problem import MOST_POSITIONS, MOST_SCALE
+from cuevo.ops.attention_problem import MOST_EXTENT, MOST_POSITIONS, MOST_SCALE
 from cuevo.ops.export import (
     backward,
     backward_small,
@@ -68,6 +68,7 @@ def planner(selection: Selection, instances: Instances) -> dict[str, str]:
 
 def _constants() -> str:
     return (
+        f"#define MOST_EXTENT {MOST_EXTENT}\n"
         f"#define MOST_POSITIONS {MOST_POSITIONS}\n"
         f"#define MOST_SCALE {MOST_SCALE!r}\n"
         f"#define NEGLIGIBLE_SCALE {NEGLIGIBLE_SCALE!r}\n"

@@ -185,15 +185,14 @@ static cuevo_status add_key_bias(cuevo_plan *plan, const problem *x, const cuevo
 static int64_t backward_groups(const backward_config *c, const problem *x, const architecture *arch)
 {
     const int64_t row_groups = backward_row_groups(c, x);
-    int64_t most, chunks, found = 1;
+    int64_t most, groups, chunks, found = 1;
     double least = 0;
     if (c->by_keys || !c->sums)
         return 1;
     most = backward_most_chunks(x);
     most = row_groups < most ? row_groups : most;
-    for (chunks = 1; chunks <= most; chunks++) {
-        const int64_t groups = ceil_div(row_groups, chunks);
-        const double time = backward_time(c, x, arch, groups);
+    for (chunks = 1; chunks <= most; chunks = backward_next_chunks(row_groups, groups, chunks)) {
+        const double time = backward_time(c, x, arch, groups = ceil_div(row_groups, chunks));
         if (chunks == 1 || time < least) {
             found = groups;
             least = time;
@@ -304,13 +303,13 @@ static cuevo_status check_gradients(cuevo_plan *plan, const cuevo_backward *b)
     return CUEVO_OK;
 }
 
-static cuevo_status check_backward(cuevo_plan *plan, problem *x, cuevo_backward *b)
+/* Checks a call; in `b` biases become as large as the problem. */
+static cuevo_status check_backward(cuevo_plan *plan, problem *x, const cuevo_backward *given, cuevo_backward *b)
 {
-    cuevo_status status;
-    if ((status = check_gradients(plan, b)) != CUEVO_OK)
-        return status;
-    status = state_problem(plan, x, &b->q, &b->k, &b->v, &b->mask_bias, &b->pair_bias, b->scale);
+    cuevo_status status = state_problem(plan, x, &b->q, &b->k, &b->v, &b->mask_bias, &b->pair_bias, b->scale);
     if (status != CUEVO_OK)
+        return status;
+    if ((status = check_gradients(plan, given)) != CUEVO_OK)
         return status;
     if ((status = fit(plan, &b->dout, "BNQHD", x, "dout")) != CUEVO_OK)
         return status;
@@ -384,7 +383,7 @@ cuevo_status cuevo_plan_backward(const cuevo_device *device, const cuevo_backwar
 
     memset(plan, 0, sizeof *plan);
     memset(&x, 0, sizeof x);
-    if ((status = check_backward(plan, &x, &b)) != CUEVO_OK)
+    if ((status = check_backward(plan, &x, given, &b)) != CUEVO_OK)
         return status;
     if ((status = find_architecture(device, &arch)) != CUEVO_OK)
         return status;

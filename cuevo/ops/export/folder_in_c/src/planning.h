@@ -37,6 +37,11 @@ typedef struct axis {
 
 enum { ROW_ALIGNMENT = 16 };
 
+/* From here on bytes of sums, and whatever else is counted, may not fit into 64 bits: scores of padded lengths. */
+#define TOO_MANY_SCORES 0x1p58
+/* The same of products: elements that the most threadblocks of a launch, of the largest tile, do not reach. */
+#define TOO_MANY_RESULTS 0x1p50
+
 #include "tables.h"
 
 #include "formulas.h"
@@ -155,6 +160,11 @@ static int64_t row_alignment(const cuevo_array *x)
         return 0;
     found = alignment(x, 4);
     return found < size ? 0 : found;
+}
+
+static double at_least_one(int64_t extent)
+{
+    return extent > 1 ? (double)extent : 1;
 }
 
 static cuevo_status check_rows(cuevo_plan *plan, const cuevo_array *x, const char *name)
@@ -368,6 +378,11 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
         return wrong(plan, CUEVO_NOT_EXPORTED, "q");
     if (found->queries > MOST_POSITIONS || found->keys > MOST_POSITIONS)
         return wrong(plan, CUEVO_TOO_LARGE, found->queries > MOST_POSITIONS ? "q" : "k");
+    if (found->batch > MOST_EXTENT || found->rows > MOST_EXTENT || found->heads > MOST_EXTENT)
+        return wrong(plan, CUEVO_TOO_LARGE, "q");
+    if (at_least_one(found->batch) * at_least_one(found->rows) * at_least_one(found->heads) *
+            (double)(found->queries + 128) * (double)(found->keys + 128) >= TOO_MANY_SCORES)
+        return CUEVO_TOO_LARGE;
     operands[0] = *q;
     operands[1] = *k;
     operands[2] = *v;

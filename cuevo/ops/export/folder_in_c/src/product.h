@@ -131,6 +131,9 @@ static cuevo_status state_product(cuevo_plan *plan, product *x, cuevo_gemm *g)
     for (i = 1; i < 3; i++)
         if (g->a.shape[i] > MOST_ROWS || g->b.shape[i] > MOST_ROWS || g->out.shape[i] > MOST_ROWS)
             return CUEVO_TOO_LARGE;
+    if (x->batch > MOST_EXTENT ||
+        at_least_one(x->batch) * (double)(x->m + 256) * (double)(x->n + 256) >= TOO_MANY_RESULTS)
+        return CUEVO_TOO_LARGE;
     if ((status = fit_matrix(plan, &g->a, x->batch, x->m, x->k, "a")) != CUEVO_OK)
         return status;
     if ((status = fit_matrix(plan, &g->b, x->batch, x->k, x->n, "b")) != CUEVO_OK)
