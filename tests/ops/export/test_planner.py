@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.c_planner import (
     Backward,
     Device,
     Forward,
+    Launched,
     Planner,
     as_array,
     forward_of,
@@ -75,13 +77,18 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
     device = Device(limits.number, limits.multiprocessors, c_planner.ENCODER)
     status, found = planner.plan(device, call)
     assert status == 0, (seed, status, found.wrong)
-    ours, theirs = planner.launches(found), c_planner.launched(plan, views, workspace)
-    assert [each.kernel for each in ours] == [each.kernel for each in theirs], seed
-    for one, other in zip(ours, theirs, strict=True):
-        assert [*c_planner.differences(one, other)] == [], seed
+    theirs = c_planner.launched(plan, views, workspace)
+    assert [*unlike(planner.launches(found), theirs)] == [], seed
     assert found.workspace_bytes == plan.workspace_bytes, seed
     short = ["short" for each in theirs if getattr(each.config, "short_queries", 0)]
     return [each.kernel for each in theirs] + short
+
+
+def unlike(ours: list[Launched], theirs: list[Launched]) -> Iterator[str]:
+    """What the launches of two plans differ in."""
+    assert [each.kernel for each in ours] == [each.kernel for each in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        yield from c_planner.differences(one, other)
 
 
 @pytest.mark.unit
@@ -156,6 +163,29 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
 def test_launches_are_those_of_python(planner: Planner, direction: str) -> None:
     seen = {name for seed in range(PROBLEMS) for name in compare(planner, seed, direction)}
     assert seen == EXPECTED[direction]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "queues"), [("mask_bias", [0, 0]), ("pair_bias", [0, 1, 2])], ids=["alone", "behind"]
+)
+def test_a_last_tile_is_beside_the_others_where_both_follow_a_launch(
+    planner: Planner, name: str, queues: list[int]
+) -> None:
+    drawing, order = Drawing(0), (0, 1, 2, 3, 4)
+    bias = {"mask_bias": (1, 512, 1, 1, 320), "pair_bias": (1, 1, 4, 320, 320)}[name]
+    shape = (1, 512, 320, 4, 32)
+    shapes = {"q": shape, "k": shape, "v": shape, name: bias, "out": shape}
+    views = {name: drawing.array(shape, "bf16", order) for name, shape in shapes.items()}
+    status, found = planner.plan(
+        Device(90, 132, c_planner.ENCODER), forward_of(views, 0.2, 1 << 30)
+    )
+    assert status == 0, found.wrong
+    ours = planner.launches(found)
+    plan = c_planner.forward_plan(views, 0.2, "sm_90a")
+    assert [*unlike(ours, c_planner.launched(plan, views, 1 << 30))] == []
+    assert [each.queue for each in ours] == queues
+    assert ours[-1].config != ours[-2].config
 
 
 EXPECTED = {

@@ -138,11 +138,13 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     const int parts = rest && rest <= 64 && x->queries > rest ? 2 : 1;
     cuevo_array tiles;
     cuevo_status status;
-    int i;
+    int i, together;
     if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
         return status;
     if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
         return status;
+    /* Beside each other, where there are launches that both follow. */
+    together = parts == 2 && plan->count;
     for (i = 0; i < parts; i++) {
         const mapped_config *c = i ? low : whole;
         evoformer_forward_sm90a_params p;
@@ -160,7 +162,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         if (status != CUEVO_OK)
             return status;
         status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part, arch), c->threads, c->shared_bytes, &p,
-                            sizeof p, parts == 1 ? CUEVO_FIRST : i ? CUEVO_AFTER : CUEVO_BESIDE);
+                            sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_AFTER : CUEVO_BESIDE);
         if (status != CUEVO_OK)
             return status;
     }
