@@ -126,16 +126,16 @@ def _simplified(guards: list[tuple[Symbol, ...]]) -> list[tuple[Symbol, ...]]:
     the opposite, another guard holds.
     """
     found = [*map(frozenset, guards)]
+    order = [*dict.fromkeys(condition for guard in guards for condition in guard)]
     changed = True
     while changed:
         changed = False
         for place, guard in enumerate(found):
-            for condition in guard:
+            for condition in (x for x in order if x in guard):
                 rest = guard - {condition}
                 if any(each <= rest | {_negated(condition)} for each in found):
                     found[place], changed = rest, True
                     break
-    order = [*dict.fromkeys(condition for guard in guards for condition in guard)]
     least = [x for x in dict.fromkeys(found) if not any(each < x for each in found)]
     return [tuple(x for x in order if x in each) for each in least]
 

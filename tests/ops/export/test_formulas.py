@@ -2,8 +2,10 @@
 
 import ctypes
 import math
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,24 @@ def test_a_tree_has_a_leaf_for_every_answer() -> None:
 def test_what_cannot_be_written_down_is_refused(function: Any) -> None:
     with pytest.raises(TypeError, match=r"not known while|is no number|ceil|must be real"):
         trace(function)
+
+
+_SOURCES = """
+from cuevo.ops.export.folder import planner
+from cuevo.ops.export.instances import Instances
+from cuevo.ops.export.selection import OPERATIONS, Selection
+print(planner(Selection(OPERATIONS, (8,), ("bf16",), ("sm_80", "sm_90a")), Instances()))
+"""
+
+
+def test_sources_are_the_same_in_every_process() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _SOURCES],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(found) == 1
