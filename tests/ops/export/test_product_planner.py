@@ -98,3 +98,24 @@ def test_wrong_calls_get_a_status_and_the_name_of_what_is_wrong(planner: Planner
     refusing = Device(90, 132, c_planner.REFUSING)
     code, plan = planner.plan(refusing, gemm_of(square, 1.0, 0.0, 0))
     assert (code, plan.wrong) == (9, b"a")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("scattered", [False, True])
+def test_a_product_without_launches_fills_out_unless_rows_are_scattered(
+    planner: Planner, scattered: bool
+) -> None:
+    drawing = Drawing(0)
+    rows, depth = (0, 64) if scattered else (40, 0)
+    views = {
+        "a": drawing.matrix(0, rows, depth, "bf16"),
+        "b": drawing.matrix(0, depth, 48, "bf16"),
+        **({"scatter": drawing.vector(0, "i32")} if scattered else {}),
+        "out": drawing.matrix(0, 40, 48, "bf16"),
+    }
+    status, found = planner.plan(Device(80, 108, None), gemm_of(views, 1.0, 0.0, 0))
+    assert (status, found.count) == (0, 0)
+    plan = c_planner.gemm_plan(views, 1.0, 0.0, "sm_80", alignments=SELECTION.products.alignments)
+    (out,) = plan.results
+    assert not [*plan.every_launch]
+    assert out is not None and out.empty_value == (None if scattered else 0.0)

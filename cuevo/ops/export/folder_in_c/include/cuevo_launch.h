@@ -127,20 +127,22 @@ typedef struct cuevo_launch {
 
 typedef struct cuevo_plan {
     cuevo_launch launches[CUEVO_MOST_LAUNCHES];
-    uint32_t count;           /* 0 where the problem is empty: out is to be 0, lse -inf, wherever they have elements */
+    uint32_t count;           /* 0 where the problem is empty: see what results are to be then */
     uint64_t workspace_bytes; /* that the launches need */
     uint64_t cleared_at;      /* of these, from which on cleared_bytes have to be 0 before the launches, */
     uint64_t cleared_bytes;   /* which leave them so; 0 but for some matrix products */
     const char *wrong;        /* the array or field that a status other than CUEVO_OK is about, or null */
 } cuevo_plan;
 
-/* The launches of a forward pass; `plan` is overwritten. Addresses within a missing workspace are wrong. */
+/* The launches of a forward pass; `plan` is overwritten. Addresses within a missing workspace are wrong. Where there are
+ * none, out is to be 0 and lse -inf, wherever they have elements. */
 cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward *problem, cuevo_plan *plan);
 
 /* The launches of a backward pass, likewise; where there are none, all gradients are to be 0. */
 cuevo_status cuevo_plan_backward(const cuevo_device *device, const cuevo_backward *problem, cuevo_plan *plan);
 
-/* The launches of a matrix product, likewise; where there are none, out is to be 0. */
+/* The launches of a matrix product, likewise; where there are none, out is to be 0, but with a scatter to stay as it is:
+ * rows that this does not name always do. */
 cuevo_status cuevo_plan_gemm(const cuevo_device *device, const cuevo_gemm *problem, cuevo_plan *plan);
 
 /* A kernel of this folder. */
