@@ -9,14 +9,21 @@ from dataclasses import fields
 from pathlib import Path
 from xml.etree import ElementTree
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from cuevo import layouts
+from cuevo import layouts, reference
+from cuevo.arrays import view
 from cuevo.cli import main
+from cuevo.cli.arguments.settings import configuration, split_settings
+from cuevo.kernels import evoformer_forward_sm80
 from cuevo.layouts import drawing
 from cuevo.layouts.catalogue import find_picture
 from cuevo.layouts.pictures import Picture
 from cuevo.ops.tuning import recording, tuned
+from cuevo.sim import SimExecutor
+from cuevo.toolchain.template import render
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -229,7 +236,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def commands(kind: str = "") -> list[str]:
     """The cuevo commands of the pages' listings of that kind: "gpu", or of none."""
-    pages = (BLOCKS, *map(BLOCKS.with_name, ("kernels-of-blocks.md", "workbench.md")))
+    others = ("driver-level.md", "kernels-of-blocks.md", "workbench.md")
+    pages = (BLOCKS, *map(BLOCKS.with_name, others))
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     found = re.findall(rf"^```sh ?{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for listing in found for line in re.split(" && |\n", listing)]
@@ -245,6 +253,32 @@ def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.Monk
         at = words.index("--output") + 1
         words[at] = str(tmp_path / Path(words[at]).name)
     assert main(words) == 0
+
+
+@pytest.mark.kernel
+def test_the_struct_without_python_is_all_that_its_configuration_reads() -> None:
+    """Any lengths, and no pointers but those of the listing."""
+    text = BLOCKS.with_name("driver-level.md").read_text(encoding="utf-8")
+    section = text.partition("## Without Python")[2]
+    settings = split_settings(re.findall(r"--set (\S+)", section))
+    config = configuration(evoformer_forward_sm80.Config, settings)
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal((1, 2, length, 2, config.head_dim)).astype(ml_dtypes.bfloat16)
+        for length in (37, 45, 45)
+    )
+    arrays = {"q": q, "k": k, "v": v, "out": np.zeros_like(q)}
+    views = {name: view(x) for name, x in arrays.items()}
+    kernel = render(evoformer_forward_sm80.NAME, evoformer_forward_sm80.values(config))
+    fields = evoformer_forward_sm80.parameters(config, **views, scale=0.2)
+    named = re.findall(r"\.(\w+) = \1\b", section)
+    assert named == [name for name in kernel.params.address_fields if fields[name]]
+    problem = evoformer_forward_sm80.Problem(1, 2, 2, 37, 45, config.head_dim, "bf16")
+    shape = (config.grid(problem), (config.threads, 1, 1), config.shared_bytes)
+    block, buffers = kernel.params.pack(fields), list(views.values())
+    SimExecutor("sm_90").load(kernel).launch(*shape, block, buffers=buffers)
+    expected, _ = reference.attention(q, k, v, scale=0.2)
+    assert np.abs(arrays["out"].astype(float) - expected).max() < 0.02
 
 
 @pytest.mark.gpu
