@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     start = time.monotonic()
-    write(selection, arguments.output, workers=arguments.workers, report=print)
-    sizes = [path.stat().st_size for path in arguments.output.rglob("*") if path.is_file()]
+    written = write(selection, arguments.output, workers=arguments.workers, report=print)
+    sizes = [path.stat().st_size for path in written]
     print(
         f"{arguments.output}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB, "
         f"in {time.monotonic() - start:.0f} s"

@@ -38,6 +38,36 @@ def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "@VERSION@" not in (tmp_path / "cuevo.pc").read_text()
 
 
+def test_kernels_of_an_export_before_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cuda.bindings.nvfatbin")
+    kept = tmp_path / "kernels/own.txt"
+    assert main(["export", *SMALL, "-o", str(tmp_path)]) == EXIT_OK
+    kept.write_text("of somebody else")
+    before = {path.name for path in tmp_path.glob("kernels/*.fatbin")}
+    wider = [*SMALL, "--head-dims", "16", "-o", str(tmp_path)]
+    capsys.readouterr()
+    assert main(["export", *wider]) == EXIT_OK
+    listed = json.loads((tmp_path / "manifest.json").read_text())["kernels"]
+    after = {path.name for path in tmp_path.glob("kernels/*.fatbin")}
+    assert {f"kernels/{name}" for name in after} == {*listed}
+    assert before - after
+    assert kept.read_text() == "of somebody else"
+    files = sum(path.is_file() for path in tmp_path.rglob("*"))
+    assert f"{tmp_path}: {files - 1} files" in capsys.readouterr().out
+
+
+def test_no_other_files_go(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvfatbin")
+    outside = tmp_path / "outside.fatbin"
+    outside.touch()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for manifest in ('{"kernels": {"../outside.fatbin": {}}}', "[1]", "{", '{"kernels": 3}'):
+        (folder / "manifest.json").write_text(manifest)
+        assert main(["export", *SMALL, "-o", str(folder)]) == EXIT_OK
+        assert outside.exists()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

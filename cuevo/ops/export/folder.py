@@ -20,6 +20,7 @@ from cuevo.ops.export import (
     tables,
 )
 from cuevo.ops.export.instances import (
+    KERNEL_FILE,
     Instances,
     Spilling,
     digest,
@@ -36,6 +37,7 @@ __all__ = ["planner", "write"]
 _PARTS = (packing, forward, forward_mapped, backward, backward_small, product, product_mapped)
 _SOURCES = Path(__file__).parent / "folder_in_c"
 """What is the same in every folder."""
+_MANIFEST = "manifest.json"
 _GENERATED = "/* Written by cuevo export, from the host halves of the kernels. */\n\n"
 
 
@@ -81,8 +83,9 @@ def write(
     *,
     workers: int = 1,
     report: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Write the folder for these problems; files of other exports in it stay.
+) -> list[Path]:
+    """Write the folder for these problems, and return its files; kernels of an export before this
+    one go, whatever else is there stays.
 
     workers : processes that assemble.
     report : is told how far it has come.
@@ -104,22 +107,15 @@ def write(
             spilling |= find_spilling(new, each)
             known |= {pair for instance in new for pair in instance.pairs()}
         contents = fat_binaries(listed, each)
-    digests = {}
+    kernels = {}
     for instance, content in zip(listed, contents, strict=True):
-        path = folder / instance.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        digests[instance.file] = {
+        kernels[instance.file] = {
             "sha256": digest(content),
             "bytes": len(content),
             "entry": instance.name,
             "architectures": list(instance.architectures),
             "instance": instance.render().describe(),
         }
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
     manifest = {
         "cuevo": __version__,
         "operations": list(selection.operations),
@@ -130,6 +126,24 @@ def write(
         "pairs": list(selection.pairs),
         "products": asdict(selection.products),
         "files": {name: digest(text.encode()) for name, text in sorted(files.items())},
-        "kernels": digests,
+        "kernels": kernels,
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    for name in _kernels_of(folder / _MANIFEST) - kernels.keys():
+        (folder / name).unlink(missing_ok=True)
+    written = dict(zip(kernels, contents, strict=True))
+    written |= {name: text.encode() for name, text in files.items()}
+    written[_MANIFEST] = (json.dumps(manifest, indent=1) + "\n").encode()
+    for name, content in written.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return [folder / name for name in written]
+
+
+def _kernels_of(manifest: Path) -> set[str]:
+    """The kernels of the export that has written a manifest; none where there is none."""
+    try:
+        found = json.loads(manifest.read_bytes())
+        return {name for name in found["kernels"] if KERNEL_FILE.fullmatch(name)}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return set()

@@ -1,6 +1,7 @@
 """The kernels of an exported folder: rendered, assembled, and put into fat binaries."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +16,21 @@ from cuevo.toolchain import cache as _cache
 from cuevo.toolchain.assembler import Cubin, assemble, target_for
 from cuevo.toolchain.template import RenderedKernel, render
 
-__all__ = ["Instance", "Instances", "digest", "fat_binaries", "find_spilling", "processes"]
+__all__ = [
+    "KERNEL_FILE",
+    "Instance",
+    "Instances",
+    "digest",
+    "fat_binaries",
+    "find_spilling",
+    "processes",
+]
 
 
 Map = Callable[[Callable[["Instance"], Any], Sequence["Instance"]], list[Any]]
 _OPTIONS = ("-64", "-compress=true", "-compress-mode=size")
+KERNEL_FILE = re.compile(r"kernels/\w+-[0-9a-f]{12}\.fatbin")
+"""What files of instances are called, below the folder."""
 Spilling = tuple[str, Any, str]
 """Name of a kernel, configuration and architecture."""
 
