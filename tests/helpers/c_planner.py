@@ -151,7 +151,6 @@ class CLaunch(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("shared_bytes", ctypes.c_uint32),
         ("queue", ctypes.c_int),
-        ("_", ctypes.c_uint8 * 24),
     )
 
 
@@ -161,7 +160,6 @@ class CPlan(ctypes.Structure):
         ("count", ctypes.c_uint32),
         *((name, ctypes.c_uint64) for name in ("workspace_bytes", "cleared_at", "cleared_bytes")),
         ("wrong", ctypes.c_char_p),
-        ("_", ctypes.c_uint8 * 24),
     )
 
 
@@ -187,7 +185,7 @@ class Planner:
 
     def plan(self, device: Device, call: Call) -> tuple[int, CPlan]:
         """The status, and the plan, of a call."""
-        plan = aligned(CPlan)
+        plan = CPlan()
         name = type(call).__name__.lower()
         status = self.library[f"cuevo_plan_{name}"](
             ctypes.byref(device), ctypes.byref(call), ctypes.byref(plan)
@@ -207,12 +205,6 @@ class Planner:
             )
             for x in plan.launches[: plan.count]
         ]
-
-
-def aligned(kind: type[ctypes.Structure]) -> Any:
-    """A struct of zeros where C may have it."""
-    memory = (ctypes.c_uint8 * (ctypes.sizeof(kind) + 64))()
-    return kind.from_buffer(memory, -ctypes.addressof(memory) % 64)
 
 
 def write_planner(selection: Selection, folder: Path) -> Instances:
@@ -239,7 +231,11 @@ def compile_planner(selection: Selection, folder: Path) -> Planner:
     kinds = {"launch": CLaunch, "plan": CPlan, "device": Device}
     kinds |= {"forward": Forward, "backward": Backward, "gemm": Gemm}
     sizes = (f"sizeof(cuevo_{kind}) == {ctypes.sizeof(ours)}" for kind, ours in kinds.items())
-    asserted = "".join(f'_Static_assert({size}, "as the test has it");\n' for size in sizes)
+    alignments = (f"_Alignof(cuevo_{kind}) <= _Alignof(max_align_t)" for kind in kinds)
+    asserted = "".join(
+        f'_Static_assert({each}, "as the test has it, where malloc has put it");\n'
+        for each in (*sizes, *alignments)
+    )
     (folder / "src" / "sizes.c").write_text(f'#include "cuevo_launch.h"\n{asserted}')
     sources = [str(path) for path in sorted((folder / "src").glob("*.c"))]
     subprocess.run(

@@ -116,7 +116,7 @@ enum {
 typedef enum cuevo_queue { CUEVO_FIRST = 0, CUEVO_BESIDE, CUEVO_AFTER } cuevo_queue;
 
 typedef struct cuevo_launch {
-    alignas(64) unsigned char parameters[CUEVO_MOST_PARAMETERS]; /* the kernel's one parameter, by value */
+    unsigned char parameters[CUEVO_MOST_PARAMETERS]; /* the kernel's one parameter, by value */
     uint32_t parameter_bytes;
     uint32_t kernel;       /* in cuevo_kernels */
     uint32_t grid[3];
