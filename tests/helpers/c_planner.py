@@ -37,7 +37,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
 }
-FLAGS = ("-Wall", "-Wextra", "-Werror", "-pedantic")
+FLAGS = ("-Wall", "-Wextra", "-Wconversion", "-Werror", "-pedantic")
 
 
 class Array(ctypes.Structure):

@@ -4,7 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cuevo.ops.export.trace import Leaf, Raised, Symbol, Tree, symbol, trace
+from cuevo.ops.export.trace import (
+    COMPARISONS,
+    Leaf,
+    Raised,
+    Symbol,
+    Tree,
+    any_float,
+    symbol,
+    trace,
+)
 from cuevo.toolchain.structs import Struct
 
 __all__ = ["fields_function", "number_function", "values_function"]
@@ -110,7 +119,7 @@ def _resolve(
     return {
         name: value
         if value is false[name]
-        else Symbol("?", (tree.condition, value, false[name]), value.is_float)
+        else Symbol("?", (tree.condition, value, false[name]), any_float((value, false[name])))
         for name, value in true.items()
     }
 
@@ -167,21 +176,27 @@ class _Body:
             kind = "double" if value.is_float else "int64_t"
             yield f"    const {kind} {name} = {text};"
 
+    def _operand(self, value: Symbol, of: Symbol) -> str:
+        """An operand of an operation: a double, where the others or the result are doubles."""
+        as_double = of.is_float or (of.operation in COMPARISONS and any_float(of.arguments))
+        condition = of.operation == "?" and value is of.arguments[0]
+        if value.is_float or condition or value.operation == "constant" or not as_double:
+            return self.text(value)
+        return f"(double){self.text(value)}"
+
     def text(self, value: Symbol) -> str:
         """What C computes the value by."""
         if id(value) in self._names:
             return self._names[id(value)]
         if not value.arguments:
             return value.text
-        parts = [self.text(each) for each in value.arguments]
+        parts = [self._operand(each, value) for each in value.arguments]
         if value.operation in _CALLS:
             return f"{value.operation}({', '.join(parts)})"
         if value.operation == "?":
             return f"({parts[0]} ? {parts[1]} : {parts[2]})"
         if value.operation in ("!", "negative"):
             return f"{'!' if value.operation == '!' else '-'}{_bracketed(parts[0])}"
-        if value.operation == "/" and not any(each.is_float for each in value.arguments):
-            parts[0] = f"(double){parts[0]}"
         if value.operation == "<<":
             parts[0] = f"(int64_t){parts[0]}"
         return f"({parts[0]} {value.operation} {parts[1]})"

@@ -11,23 +11,25 @@ magnitude: ``ceil(a / b)`` is that of the exact quotient then, which is what C c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 __all__ = [
+    "COMPARISONS",
     "Branch",
     "Leaf",
     "Raised",
     "Symbol",
     "Tree",
+    "any_float",
     "input_float",
     "input_int",
     "symbol",
     "trace",
 ]
 
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 class Symbol:
@@ -115,7 +117,7 @@ class Symbol:
         return Symbol("fabs", (self,), True) if self.is_float else _unknown("abs of an integer")
 
     def __ceil__(self) -> Symbol:
-        quotient = self.operation == "/" and not any(x.is_float for x in self.arguments)
+        quotient = self.operation == "/" and not any_float(self.arguments)
         return _integers("ceil_div", *self.arguments) if quotient else _unknown("ceil of a float")
 
     def bit_length(self) -> Symbol:
@@ -143,7 +145,7 @@ class Symbol:
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        truth = self if self.operation in _COMPARISONS else _comparison("!=", self, 0)
+        truth = self if self.operation in COMPARISONS else _comparison("!=", self, 0)
         return _Path.current.decide(truth)
 
     def __index__(self) -> NoReturn:
@@ -178,6 +180,11 @@ def symbol(value: Any) -> Symbol:
     raise TypeError(f"{value!r} is no number")
 
 
+def any_float(values: Iterable[Symbol]) -> bool:
+    """Whether one of them is a double."""
+    return any(each.is_float for each in values)
+
+
 def _double(value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "INFINITY" if value > 0 else "-INFINITY"
@@ -191,12 +198,12 @@ def _arithmetic(operation: str, *values: Any) -> Symbol:
         return arguments[0]
     if isinstance(values[0], int) and values[0] == one and operation != "-":
         return arguments[1]
-    return Symbol(operation, arguments, any(x.is_float for x in arguments))
+    return Symbol(operation, arguments, any_float(arguments))
 
 
 def _integers(operation: str, *values: Any) -> Symbol:
     arguments = tuple(map(symbol, values))
-    if any(x.is_float for x in arguments):
+    if any_float(arguments):
         _unknown(f"{operation} of floats")
     return Symbol(operation, arguments, False)
 

@@ -34,9 +34,11 @@ def waves(blocks: Any, slots: Any) -> Any:
 
 
 def least(blocks: Any, slots: Any) -> Any:
-    """Several cases divide by what another one says is 0."""
+    """Several cases divide by what another one says is 0; some are integers."""
     if slots == 0:
         return blocks * 0.5
+    if slots > blocks:
+        return slots
     return (blocks // slots) * (0.5 if blocks // slots > 1 else 1.0)
 
 
@@ -85,6 +87,7 @@ def test_c_computes_what_python_does(tmp_path: Path) -> None:
         assert made.made(ctypes.byref(params), *arguments) == 1
     assert made.least(ctypes.c_int64(7), ctypes.c_int64(0)) == 3.5
     assert made.least(ctypes.c_int64(7), ctypes.c_int64(3)) == 1
+    assert made.least(ctypes.c_int64(7), ctypes.c_int64(9)) == 9
     pair = (ctypes.c_int64 * 2)()
     made.both(pair, ctypes.c_int64(41))
     assert [*pair] == [-41 // 5, 1 << 41]
