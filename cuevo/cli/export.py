@@ -62,7 +62,7 @@ def add_commands(subparsers: Subparsers) -> None:
         kind = _numbers if option == "alignments" else _names
         of_products.add_argument(f"--{option}", type=kind, metavar="KIND,...", help=known)
     add("-o", "--output", required=True, type=Path, metavar="FOLDER", help="where to write it")
-    add("--workers", type=int, default=os.cpu_count() or 1, metavar="N",
+    add("--workers", type=_count, default=os.cpu_count() or 1, metavar="N",
         help="processes that assemble (one a core)")  # fmt: skip
 
 
@@ -71,7 +71,17 @@ def _names(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",")]
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        message = f"{text!r} are no numbers; write 16 or 8,16,32"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count; write 1 or more")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

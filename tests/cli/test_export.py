@@ -23,6 +23,7 @@ def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "MB" in capsys.readouterr().out
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["architectures"] == ["sm_80"]
+    assert "products" not in manifest
     listed = manifest["files"] | {name: x["sha256"] for name, x in manifest["kernels"].items()}
     found = {
         path.relative_to(tmp_path).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -73,7 +74,9 @@ def test_no_other_files_go(tmp_path: Path) -> None:
     [
         (("gradient", *SMALL[1:]), "operations: expected some of forward, backward, gemm"),
         ((*SMALL, "--head-dims", "12"), "head dims are multiples of 8"),
-        ((*SMALL, "--head-dims", "wide"), "--head-dims"),
+        ((*SMALL, "--head-dims", "wide"), "--head-dims: 'wide' are no numbers; write 16 or 8,16"),
+        ((*SMALL, "--workers", "0"), "--workers: '0' is no count; write 1 or more"),
+        ((*SMALL, "--workers", "-1"), "--workers: '-1' is no count"),
         ((*SMALL, "--masks", "own,int"), "masks: expected some of none, own, f32, bool"),
         ((*SMALL, "--pairs", "bool"), "pairs: expected some of none, own, f32"),
         (SMALL[:1] + SMALL[3:], "head dims: attention needs one or more"),

@@ -124,7 +124,7 @@ def write(
         "architectures": list(selection.architectures),
         "masks": list(selection.masks),
         "pairs": list(selection.pairs),
-        "products": asdict(selection.products),
+        **({"products": asdict(selection.products)} if "gemm" in selection.operations else {}),
         "files": {name: digest(text.encode()) for name, text in sorted(files.items())},
         "kernels": kernels,
     }
