@@ -14,7 +14,7 @@ PROBLEMS = int(os.environ.get("CUEVO_PLANNER_PROBLEMS", "100"))
 which then have all head dims of real models."""
 SELECTION = Selection(
     ("forward", "backward", "gemm"),
-    (8, 32) if PROBLEMS < 1000 else (8, 16, 24, 32, 48, 64),
+    (8, 32, 64) if PROBLEMS < 1000 else (8, 16, 24, 32, 48, 64),
     ("bf16", "f16"),
     ("sm_80", "sm_90a"),
     ("none", "own", "f32") if PROBLEMS < 1000 else ("none", "own", "f32", "bool"),
