@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cuevo.cli import main
+from cuevo.cli.arguments.files import make_argument
 
 FILE = "examples/plain_softmax/softmax.ptx"
 STRUCT = (
@@ -59,6 +61,17 @@ def test_a_file_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line.startswith(f"{FILE}:") for line in report["lines"])
     assert main([*command, "--arch", "90"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("word", ["f64[8,3]", "bf16[7]=0.5", "u8[3]"])
+def test_arrays_begin_where_those_of_a_device_do(word: str) -> None:
+    rng = np.random.default_rng(0)
+    made = [make_argument(word, rng) for _ in range(5)]
+    assert not any(array.ctypes.data % 256 for array in made)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in made)
+    if "=" in word:
+        assert all((array == 0.5).all() for array in made)
 
 
 @pytest.mark.kernel

@@ -15,6 +15,7 @@ from cuevo.cli.arguments.usage import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from cuevo.toolchain.template import RenderedKernel
 
@@ -122,11 +123,13 @@ _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
 }  # fmt: skip
 """NumPy's names of the types of elements."""
+_ALIGNED = 256
 
 
 def make_argument(word: str, rng: np.random.Generator) -> Any:
     """An argument of a launch: ``f32[64,1000]`` is an array of normal numbers (of small ones, for
-    integers), ``f32[64]=0`` one of zeros, anything else a number.
+    integers), ``f32[64]=0`` one of zeros, anything else a number. Arrays begin where a device would
+    begin them.
     """
     import ml_dtypes
     import numpy as np
@@ -149,10 +152,21 @@ def make_argument(word: str, rng: np.random.Generator) -> Any:
         fill = _value(match["fill"])
         if not isinstance(fill, int | float):
             raise UsageError(f"{word}: an array is filled with a number, not {match['fill']!r}.")
-        return np.full(shape, fill, dtype)
+        return _as_on_device(np.full(shape, fill, dtype))
     if dtype.kind in "iu":
-        return rng.integers(0, 100, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+        return _as_on_device(rng.integers(0, 100, shape).astype(dtype))
+    return _as_on_device(rng.standard_normal(shape).astype(dtype))
+
+
+def _as_on_device(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins at a multiple of 256 bytes, as memory of a device does."""
+    import numpy as np
+
+    room = np.empty(array.nbytes + _ALIGNED, np.uint8)
+    begin = -room.ctypes.data % _ALIGNED
+    placed = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    placed[...] = array
+    return placed
 
 
 def threads_of(arguments: argparse.Namespace, rendered: RenderedKernel) -> tuple[int, ...]:

@@ -113,7 +113,7 @@ def _maps(b: Binder, index: int) -> Callable[[AnyArray, tuple[int, int]], Tensor
 
     def find(lanes: AnyArray, thread: tuple[int, int]) -> TensorMap:
         at = int(address()[thread])
-        if at % ALIGNMENT:
+        if int(machine.global_memory.placed(np.array(at, np.uint64))) % ALIGNMENT:
             raise Fault(f"a tensor map at {at:#x}, which is no multiple of {ALIGNMENT}", lanes)
         offset = at - WINDOWS["param"]
         if 0 <= offset < SIZE:

@@ -94,10 +94,10 @@ def _shared(b: Binder, m: Modifiers, index: int) -> Callable[[Mask], AnyArray]:
 
 
 def _global(b: Binder, index: int) -> Callable[[Mask], AnyArray]:
-    address = access.wide_address(b, index, ".global")
+    address, machine = access.wide_address(b, index, ".global"), b.machine
 
     def places(mask: Mask) -> AnyArray:
-        _check_aligned(address(), mask)
+        _check_aligned(machine.global_memory.placed(address()), mask)
         return address()
 
     return places

@@ -27,8 +27,10 @@ from cuevo.sim.text.syntax import Operand
 from cuevo.sim.text.types import TYPES, ScalarType
 
 _LANES = 32
-_ALIGNED = 32
-"""Bytes that the address of a matrix is a multiple of; that of its rows is one of half of it."""
+_ROWS_ALIGNED = 16
+"""Bytes that rows or columns are at multiples of at most: what CUDA C++ asks for, where the PTX ISA
+has them at multiples of the fragment, as the matrix is.
+"""
 _PATTERNS: dict[str, AnyDType] = {
     **dict.fromkeys(("f16", "bf16"), np.dtype(np.uint16)),
     "tf32": np.dtype(np.uint32),
@@ -61,14 +63,20 @@ def _register_type(name: str) -> ScalarType:
     return TYPES[name if name in ("f32", "f64", "s32") else "b32"]
 
 
+def _fragment_bytes(m: Modifiers, matrix: str, element: str) -> int:
+    """What a lane has of a matrix."""
+    rows, columns = _extents(m, matrix, element)
+    if element == "f16" and matrix in "ab":
+        return 32
+    return rows * columns * _PATTERNS[element].itemsize // _LANES
+
+
 def _fragment(
     b: Binder, index: int, m: Modifiers, matrix: str, element: str
 ) -> tuple[Operand, ...]:
     """The registers of a fragment; raises `PtxError` for another number than it has."""
-    rows, columns = _extents(m, matrix, element)
     size = _register_type(element).bits // 8
-    count = rows * columns * _PATTERNS[element].itemsize // (_LANES * size)
-    return b.vector(b.operand(index), 8 if element == "f16" and matrix in "ab" else count)
+    return b.vector(b.operand(index), _fragment_bytes(m, matrix, element) // size)
 
 
 def _matrix(registers: Sequence[AnyArray], shape: tuple[int, int], dtype: AnyDType) -> AnyArray:
@@ -119,6 +127,8 @@ class _Memory:
         element = m["type"]
         self._size, self._in_one = _PATTERNS[element].itemsize, _IN_WORDS.get(element, 1)
         rows, columns = shape = _extents(m, matrix, element)
+        self._aligned = _fragment_bytes(m, matrix, element)
+        self._rows_aligned = min(self._aligned, _ROWS_ALIGNED)
         by_rows = m["layout"] == "row" or self._in_one > 1
         self._distances = _distances(shape, by_rows, self._size)
         dense = (columns if by_rows else rows) * self._in_one
@@ -132,13 +142,14 @@ class _Memory:
         for values, name in ((begin, "addresses"), (stride, "strides")):
             if (other := _unlike(values, mask)).any():
                 raise Fault(f"the lanes of a warp name different {name} of a matrix", other)
-        wrong = (begin % begin.dtype.type(_ALIGNED) != 0) | (
-            stride * self._size % (_ALIGNED // 2 * self._in_one) != 0
+        placed = begin if self._space == "shared" else self._machine.global_memory.placed(begin)
+        wrong = (placed % placed.dtype.type(self._aligned) != 0) | (
+            stride * self._size % (self._rows_aligned * self._in_one) != 0
         )
         if (lanes := wrong if mask is None else wrong & mask).any():
             raise Fault(
-                f"a matrix begins at a multiple of {_ALIGNED} bytes, its rows or columns at "
-                f"multiples of {_ALIGNED // 2}",
+                f"a matrix begins at a multiple of {self._aligned} bytes, its rows or columns at "
+                f"multiples of {self._rows_aligned}",
                 lanes,
             )
         return [

@@ -19,6 +19,8 @@ _FAR = 4096
 # Regions begin and end on this boundary as arrays, so that every aligned access is one element of
 # some view.
 _ALIGNMENT = 16
+_APART = 48
+"""Bits of an offset in a buffer: more than any memory has."""
 
 
 class Buffer(Protocol):
@@ -214,6 +216,19 @@ class GlobalMemory:
             where = f"{address + size - nearest.end} bytes past the end"
         buffer, element = self._describe(address, nearest.begin, nearest.end)
         return f"{what} is outside of every buffer: {where} of {buffer}{element}"
+
+    def placed(self, addresses: AnyArray) -> AnyArray:
+        """Addresses (uint64) that a device could have given to the same bytes: it begins each array
+        at a multiple of 256, where NumPy begins it at any of 16. What is in no buffer stays.
+
+        A slice that begins at no multiple of 16 is as far behind one here, too.
+        """
+        placed = addresses
+        for number, region in enumerate(self._readable, 1):
+            inside = (addresses >= region.begin) & (addresses < region.end)
+            offsets = addresses - np.uint64(region.base) + np.uint64(number << _APART)
+            placed = np.where(inside, offsets, placed)
+        return placed
 
     def find(self, name: str, index: Sequence[int]) -> tuple[int, int] | None:
         """Address and bytes of an element of the buffer of that name; None if there is none."""

@@ -188,7 +188,8 @@ class Counters:
             np.add(counts, wavefronts(addresses, size, mask, atomic=atomic), out=counts)
 
         def watch_global(addresses: AnyArray, size: int, mask: Mask) -> None:
-            np.add(of_sectors, sectors(addresses, size, mask), out=of_sectors)
+            placed = machine.global_memory.placed(addresses)
+            np.add(of_sectors, sectors(placed, size, mask), out=of_sectors)
 
         def watched(mask: Mask) -> None:
             machine.shared.watch = watch

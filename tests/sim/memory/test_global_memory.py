@@ -113,6 +113,18 @@ def test_lanes_outside_of_the_mask_may_have_any_address(data: Any) -> None:
     assert data[0] == 1 and data[4] == 5
 
 
+@pytest.mark.parametrize("begin", [0, 16, 48])
+def test_addresses_as_a_device_would_place_them(data: Any, begin: int) -> None:
+    memory = GlobalMemory([of(data[begin : begin + 64]), of(data[begin + 68 : begin + 132])])
+    offsets = np.array([begin, begin + 40, begin + 68, begin + 72, begin + 200])
+    first, within, second, other, outside = memory.placed(addresses(data, offsets)).tolist()
+    assert (first % 256, within - first) == (0, 40)
+    # A slice 4 bytes behind a multiple of 16 is that behind one of 256.
+    assert (second % 256, other - second) == (4, 4)
+    assert abs(second - first) > 2**32
+    assert outside == data.ctypes.data + begin + 200
+
+
 def test_readonly(data: Any) -> None:
     memory = GlobalMemory([of(data[:64], readonly=True), of(data[64:])])
     memory.load(addresses(data, [0]), 4, None)
