@@ -127,7 +127,12 @@ REFUSED = {
     "stream": (dict(stream="fast"), TypeError, "^stream: expected None, an integer handle"),
     "config": (dict(config={"stages": 1}), ValueError, "^config: .* stages must be 2 to 6, not 1"),
     "config, a list": (dict(config={"stages": [3]}), TypeError, "^config: "),
-    "config, a field": (dict(config={"tile": 3}), TypeError, "^config: .*tile"),
+    "config, a field": (dict(config={"tile": 3}), ValueError, "^config: .*tile"),
+    "config, of the problem": (
+        dict(config={"head_dim": 64}),
+        ValueError,
+        "^config: head_dim is the problem's, 16; got 64",
+    ),
 }
 
 

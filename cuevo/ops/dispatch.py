@@ -198,7 +198,8 @@ def configure(
     changed, or the caller's. `tuned`, one of a table (`cuevo.ops.tuning`), comes before the one
     chosen if it can run.
 
-    Raises TypeError for what is none, ValueError for one that cannot run.
+    Raises TypeError for what is none, ValueError for one that cannot run, and for changes of fields
+    that are not there or that follow from the problem.
     """
     arch = architecture_of(place)
     if config is None and isinstance(tuned, variant.Config):
@@ -208,22 +209,41 @@ def configure(
     if config is None:
         return variant.choose(problem, arch)
     if isinstance(config, Mapping):
-        changes: dict[str, Any] = dict(config)
-        chosen: Any = variant.choose(problem, arch)
-        try:
-            config = replace(chosen, **changes)
-        except TypeError as error:
-            raise TypeError(f"config: {error}") from None
+        return _changed(variant, problem, arch, config)
     if not isinstance(config, variant.Config):
         raise TypeError(
             f"config: expected {variant.NAME}.Config or a mapping of its fields; got "
             f"{type(config).__name__}"
         )
+    return _able(variant, problem, arch, variant.adapt(config, problem))
+
+
+def _changed(
+    variant: KernelVariant[P, C], problem: P, arch: Architecture, changes: Mapping[str, Any]
+) -> C:
+    """The configuration chosen with some fields changed; errors as of `configure`."""
+    known = _names(variant.Config)
+    for name in changes.keys() - known:
+        listed = ", ".join(sorted(known))
+        raise ValueError(f"config: {variant.NAME} has no field {name!r}; it has {listed}")
+    chosen: Any = variant.choose(problem, arch)
+    try:
+        config = replace(chosen, **changes)
+    except TypeError as error:
+        raise TypeError(f"config: {error}") from None
     wanted = variant.adapt(config, problem)
-    found = variant.violations(wanted, arch, problem)
+    for name, given in changes.items():
+        own = getattr(wanted, name)
+        if own != given:
+            raise ValueError(f"config: {name} is the problem's, {own}; got {given}")
+    return _able(variant, problem, arch, wanted)
+
+
+def _able(variant: KernelVariant[P, C], problem: P, arch: Architecture, config: C) -> C:
+    found = variant.violations(config, arch, problem)
     if found:
-        raise ValueError(f"config: {wanted} cannot run: {'; '.join(found)}")
-    return wanted
+        raise ValueError(f"config: {config} cannot run: {'; '.join(found)}")
+    return config
 
 
 def load(

@@ -135,6 +135,26 @@ def test_settings_differ_from_what_is_chosen(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("command", ["plan", "assemble", "check", "inspect", "render", "roofline"])
+@pytest.mark.parametrize(
+    ("setting", "code", "words"),
+    [
+        ("nothing=1", 2, "there is no parameter 'nothing'. Known: a_access, "),
+        ("stages=x", 2, "stages takes an integer, not 'x'"),
+        # Fields of which no kernel has both.
+        ("warp_n=32 --set blocks=4", 1, "config: gemm_sm80 has no field 'blocks'; it has a_access"),
+        ("dtype=f16", 1, "config: dtype is the problem's, bf16; got f16"),
+    ],
+)
+def test_settings_that_a_problem_cannot_take(
+    command: str, setting: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [command, "gemm", "--problem", "64,64,64", "--arch", "80", "--set", *setting.split()]
+    assert main(given) == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.unit
 def test_candidates_that_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["attention", "--problem", "1,8,2,64,128", "--pair", "f32", "--arch", "sm_86"]
     report = planned(capsys, *words, "--rejected")

@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "^config: expected keys and queries; got 'stages'",
     ),
-    "config, a field": (dict(config={"keys": {"tile": 3}}), TypeError, "^config: .*tile"),
+    "config, a field": (dict(config={"keys": {"tile": 3}}), ValueError, "^config: .*tile"),
     "config, a list": (dict(config={"keys": {"stages": [3]}}), TypeError, "^config: "),
     "config, text": (dict(config="keys"), TypeError, "^config: expected a mapping .* got str"),
     "config, a number": (dict(config=3), TypeError, "^config: expected a mapping .* got int"),

@@ -232,7 +232,7 @@ def test_what_is_not_given_follows_from_the_problem() -> None:
             r"config: Config\(.*\) cannot run: stages must be 2 to 6, not 9",
         ),
         (dict(block_keys=96), ValueError, "config: .*block_keys must be 32, 64, 128 or 256"),
-        (dict(tiles=9), TypeError, "config: .*tiles"),
+        (dict(tiles=9), ValueError, "config: .*tiles"),
         (
             "fast",
             TypeError,

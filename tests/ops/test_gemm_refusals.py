@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "stream": (dict(stream="fast"), TypeError, "^stream: expected None, an integer handle"),
     "config": (dict(config={"stages": 9}), ValueError, "^config: .* stages must be 2 to 6, not 9"),
     "config, a list": (dict(config={"stages": [3]}), TypeError, "^config: stages: expected int"),
-    "config, a field": (dict(config={"tile": 3}), TypeError, "^config: .*tile"),
+    "config, a field": (dict(config={"tile": 3}), ValueError, "^config: .*tile"),
     "config, a word": (
         dict(config="fast"),
         TypeError,

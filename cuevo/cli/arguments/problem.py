@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cuevo.cli.arguments.files import is_file, read_values
+from cuevo.cli.arguments.files import is_file
+from cuevo.cli.arguments.settings import field_types, read_fields, split_settings
 from cuevo.cli.arguments.usage import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -106,20 +107,26 @@ def _calls(arguments: argparse.Namespace) -> Iterator[Call]:
     variant, or else of every one that has problems of that many sizes.
     """
     from cuevo.kernels import registry
-    from cuevo.ops import backward, forward, product
 
     named = arguments.kernel
     if named not in (*OPERATIONS, *registry()):
         raise unknown("operation or kernel", named, (*OPERATIONS, *registry()))
-    variants: tuple[Sequence[Any], ...] = (forward.VARIANTS, backward.VARIANTS, product.VARIANTS)
-    for operation, those in zip(OPERATIONS, variants, strict=True):
-        if named in (operation, *(variant.NAME for variant in those)):
+    for operation in OPERATIONS:
+        if named in (operation, *(variant.NAME for variant in _variants(operation))):
             yield read_call(arguments, operation)
             return
     count = arguments.problem.count(",") + 1
     fitting = [operation for operation, (_, counts) in _SHAPES.items() if count in counts]
     for operation in fitting or OPERATIONS:
         yield read_call(arguments, operation)
+
+
+def _variants(operation: str) -> Sequence[Any]:
+    """Those that an operation dispatches to, the highest first."""
+    from cuevo.ops import backward, forward, product
+
+    variants = (forward.VARIANTS, backward.VARIANTS, product.VARIANTS)
+    return dict(zip(OPERATIONS, variants, strict=True))[operation]
 
 
 def _sizes(operation: str, text: str) -> list[int]:
@@ -152,7 +159,10 @@ def read_call(arguments: argparse.Namespace, operation: str) -> Call:
     is chosen.
     """
     sizes = _sizes(operation, arguments.problem)
-    config = read_values(arguments.settings) or None
+    kinds: dict[str, Any] = {}
+    for variant in reversed(_variants(operation)):
+        kinds |= field_types(variant.Config)
+    config = read_fields(kinds, split_settings(arguments.settings)) or None
     dtype = arguments.dtype or "bf16"
     mask, pair = (None if x == "none" else x for x in (arguments.mask, arguments.pair))
     if operation == "gemm":

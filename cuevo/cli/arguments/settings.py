@@ -68,12 +68,21 @@ def read_values(config_type: type[Any], settings: Mapping[str, str]) -> dict[str
     Raises:
         UsageError: a name that is no field, or a text that is no value of the field's type.
     """
+    return read_fields(field_types(config_type), settings)
+
+
+def field_types(config_type: type[Any]) -> dict[str, Any]:
+    """Annotated type of each field of a Config."""
     kinds = typing.get_type_hints(config_type)
-    names = [field.name for field in dataclasses.fields(_dataclass(config_type))]
+    return {field.name: kinds[field.name] for field in dataclasses.fields(_dataclass(config_type))}
+
+
+def read_fields(kinds: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """As `read_values`, of fields of these types."""
     values = {}
     for name, text in settings.items():
-        if name not in names:
-            raise unknown("parameter", name, names)
+        if name not in kinds:
+            raise unknown("parameter", name, kinds)
         values[name] = read_value(text, kinds[name], name)
     return values
 
