@@ -43,6 +43,8 @@ examples:
   cuevo assemble my/softmax.ptx --arch sm_90 --threads 256
 
 Needs neither a GPU nor a driver. Spills are counted in bytes; a kernel worth shipping has none.
+Spills, stack and code size have the functions in them that the kernel calls, as far as the stack
+can be known: one that calls itself counts once. The cubin has every entry point of a file.
 Resident blocks are those that a multiprocessor holds at a time, and "limited by" what keeps it from
 holding more.
 """

@@ -6,7 +6,7 @@ driver. cuda.core and the bindings are imported where they are used: they take a
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,10 @@ LOWEST_ARCH = 75
 them.
 """
 _PTXAS_OPTIONS = ("-v", "--warn-on-spills")
+_REPORT = "report 2"
+"""Part of the key of a cached cubin: another one where `_read_resources` says something else of the
+same code.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,18 @@ class Resources:
     """Registers a thread."""
     spill_stores: int
     spill_loads: int
-    """All of the stack, for each of the two, where an assembler does not tell."""
+    """Of the kernel and of all functions that it calls; all of the stack, for each of the two,
+    where an assembler does not tell.
+    """
     stack: int
-    """Local memory a thread."""
+    """Local memory a thread, at the deepest call; functions that call themselves count once."""
     static_shared: int
     """Shared memory a block, without what a launch adds."""
     barriers: int
     constant: int
     """Constant memory, all banks."""
     code_size: int
-    """Machine code of the module."""
+    """Machine code of the kernel and of all functions that it calls."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ def assemble(
         raise ValueError(f"arch must be like 'sm_80' or 'sm_90a'; got {arch!r}")
     assembler = _assembler()
     options = (*_PTXAS_OPTIONS, *(() if line_info else ("no line info",)))
-    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, *options))
+    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, _REPORT, *options))
     if cache is not None and (entry := cache.get(key)) is not None:
         return _from_bytes(entry)
     code, log = _link(kernel, arch, assembler, line_info)
@@ -212,27 +218,34 @@ def _read_resources(kernel: RenderedKernel, log: str, code: bytes) -> Resources:
             f"{log.strip()}\nin {kernel.describe()}"
         )
     stack = image.stack(name)
+    stores, loads = _spilled(image.functions(name), log) or (stack, stack)
     return Resources(
         registers=registers,
-        spill_stores=_spilled("stores", name, log, stack),
-        spill_loads=_spilled("loads", name, log, stack),
+        spill_stores=stores,
+        spill_loads=loads,
         stack=stack,
         static_shared=image.static_shared(name),
         barriers=image.barriers(name),
         constant=image.constant(name),
-        code_size=image.code_size,
+        code_size=image.code_size(name),
     )
 
 
-def _spilled(kind: str, name: str, log: str, stack: int) -> int:
-    """Bytes of spill stores or loads. They are in the log alone, and not in every driver's: kernels
-    that declare no local memory have a stack for nothing else.
+_SPILLS = re.compile(
+    r"Function properties for (\S+)\n.* (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+
+
+def _spilled(functions: Sequence[str], log: str) -> tuple[int, int] | None:
+    """Bytes of spill stores and loads of a kernel and of what it calls; None where the log does not
+    tell. They are in the log alone, and not in every driver's: kernels that declare no local memory
+    have a stack for nothing else.
     """
-    # The log has a part for each entry point, beginning with its name.
-    parts = re.split(r"Compiling entry function '([^']+)'", log)
-    part = dict(zip(parts[1::2], parts[2::2], strict=True)).get(name, log)
-    found = re.findall(rf"(\d+) bytes spill {kind}", part)
-    return sum(map(int, found)) if found else stack
+    told = {name: (int(stores), int(loads)) for name, stores, loads in _SPILLS.findall(log)}
+    if functions[0] not in told:
+        return None
+    stores, loads = zip(*(told.get(each, (0, 0)) for each in functions), strict=True)
+    return sum(stores), sum(loads)
 
 
 # -- Cache entries ---------------------------------------------------------------------------------

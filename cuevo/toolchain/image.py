@@ -15,7 +15,13 @@ from cuevo.errors import AssemblerError
 
 # In ``.nv.info``: how an attribute that has more than two bytes is stored, and some attributes.
 _SIZED_VALUE = 4
-_FRAME_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x2F, 0x4C
+_FRAME_SIZE, _STACK_SIZE, _REGISTERS, _BARRIERS = 0x11, 0x12, 0x2F, 0x4C
+_ENDLESS = 2**32 - 1
+"""Stack of a kernel whose functions call themselves."""
+_CALLED, _MAY_BE_CALLED = 2**32 - 1, 2**32 - 4
+"""In ``.nv.callgraph``, instead of a function: what follows are pairs of a caller and what it calls
+by name, or may call by its address.
+"""
 _LINES_OF_TEXT = "nv_debug_line_sass"
 """The section that says which line of the PTX text an instruction is from, as DWARF 3 lists lines.
 """
@@ -48,18 +54,30 @@ class Image:
             _Section(self._string(entries[names][4] + entry[0]), *entry[4:7]) for entry in entries
         ]
 
-    @property
-    def code_size(self) -> int:
-        """Bytes of machine code, of all functions."""
-        return sum(each.size for each in self._sections if each.name.startswith(".text"))
+    def functions(self, kernel: str) -> tuple[str, ...]:
+        """The kernel and the functions that it calls or may call, of those that have code here."""
+        found = [kernel]
+        for caller in found:
+            found += (each for each in self._calls.get(caller, ()) if each not in found)
+        return tuple(found)
+
+    def code_size(self, kernel: str) -> int:
+        """Bytes of machine code of the kernel and of the functions that it calls."""
+        return sum(self._size(rf"\.text\.{re.escape(each)}") for each in self.functions(kernel))
 
     def registers(self, kernel: str) -> int | None:
         """Registers of a thread; None where there is no such kernel."""
         return self._function_attributes.get((kernel, _REGISTERS))
 
     def stack(self, kernel: str) -> int:
-        """Bytes of local memory of a thread."""
-        return self._function_attributes.get((kernel, _FRAME_SIZE), 0)
+        """Bytes of local memory of a thread, at the deepest call; functions that call themselves
+        count once.
+        """
+        deepest = self._function_attributes.get((kernel, _STACK_SIZE), _ENDLESS)
+        if deepest != _ENDLESS:
+            return deepest
+        attributes, functions = self._function_attributes, self.functions(kernel)
+        return sum(attributes.get((each, _FRAME_SIZE), 0) for each in functions)
 
     def barriers(self, kernel: str) -> int:
         """Barriers of a block, up to the highest that it uses."""
@@ -105,11 +123,26 @@ class Image:
         return found
 
     @cached_property
+    def _calls(self) -> dict[str, list[str]]:
+        """What each function calls, or may call."""
+        code = {each.name.removeprefix(".text.") for each in self._sections}
+        found: dict[str, list[str]] = {}
+        kind = 0
+        for first, second in struct.iter_unpack("<II", self._content(".nv.callgraph")):
+            if not first:
+                kind = second
+            elif kind in (_CALLED, _MAY_BE_CALLED):
+                caller, callee = self._symbols[first][0], self._symbols[second][0]
+                if callee in code:
+                    found.setdefault(caller, []).append(callee)
+        return found
+
+    @cached_property
     def _function_attributes(self) -> dict[tuple[str, int], int]:
         """Value of a function for an attribute of the whole image."""
         found = {}
         for name, value in _attributes(self._content(".nv.info")):
-            if name in (_FRAME_SIZE, _REGISTERS):
+            if name in (_FRAME_SIZE, _STACK_SIZE, _REGISTERS):
                 symbol, number = struct.unpack("<II", value)
                 found[self._symbols[symbol][0], name] = number
         return found

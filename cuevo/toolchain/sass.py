@@ -36,7 +36,9 @@ class MachineInstruction:
     """An instruction of the machine."""
 
     address: int
-    """Bytes from the beginning of the kernel."""
+    """Bytes from the beginning of the kernel; the functions that it calls are behind it, one after
+    the other.
+    """
     guard: str
     """``@P0``, ``@!UP1``; "" for an instruction that always runs."""
     opcode: str
@@ -58,13 +60,15 @@ class MachineInstruction:
 
 @dataclass(frozen=True)
 class Listing:
-    """The machine code of a kernel."""
+    """The machine code of a kernel, and of the functions that it calls."""
 
     name: str
     arch: str
     instructions: tuple[MachineInstruction, ...]
     labels: Mapping[str, int]
-    """Address of each label."""
+    """Address of each label, and of each function that is called."""
+    called: tuple[str, ...] = ()
+    """The functions that the kernel calls, or may call."""
 
     def loops(self) -> list[Sequence[MachineInstruction]]:
         """The innermost loops, each from the target of a branch to that branch."""
@@ -171,7 +175,7 @@ def disassembler() -> str:
 
 
 def disassemble(cubin: Cubin) -> Listing:
-    """The machine code of the kernel of a cubin.
+    """The machine code of the kernel of a cubin, and of the functions that it calls.
 
     Raises CuevoError where there is no disassembler, or where it fails.
     """
@@ -191,6 +195,7 @@ _INSTRUCTION = re.compile(
     r"\s+/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+)?\s*"
     r"(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>.*?)\s*;"
 )
+_INSTRUCTION_BYTES = 16
 _LABEL = re.compile(r"(\.L\w+):")
 _REGISTERS = "// |"
 """What the columns of live registers begin with."""
@@ -199,40 +204,43 @@ _REGISTERS = "// |"
 def _read(cubin: Cubin, listing: str) -> Listing:
     # The columns have their names once, above the first section.
     kinds = _cells(next((x for x in listing.splitlines() if f"{_REGISTERS} GPR" in x), ""))
-    lines = Image(cubin.code).lines(cubin.name)
-    line = None
+    image = Image(cubin.code)
     found: list[MachineInstruction] = []
-    waiting: list[str] = []
     labels: dict[str, int] = {}
-    for row in _section(cubin.name, listing):
-        if match := _LABEL.match(row):
-            waiting.append(match[1])
-        elif match := _INSTRUCTION.match(row):
-            address, opcode = int(match["address"], 16), match["opcode"]
-            labels |= dict.fromkeys(waiting, address)
-            waiting.clear()
-            line = lines.get(address, line)
-            counts = (int(cell or 0) for cell in _cells(row))
-            found.append(
-                MachineInstruction(
-                    address,
-                    match["guard"] or "",
-                    opcode,
-                    match["operands"],
-                    line,
-                    dict(zip(kinds, counts, strict=True)),
-                    pipe(opcode, cubin.arch),
+    own, *called = image.functions(cubin.name)
+    for name in (own, *called):
+        begin = found[-1].address + _INSTRUCTION_BYTES if found else 0
+        lines, line = image.lines(name), None
+        waiting = [] if name == own else [name]
+        for row in _section(name, listing):
+            if match := _LABEL.match(row):
+                waiting.append(match[1])
+            elif match := _INSTRUCTION.match(row):
+                address, opcode = int(match["address"], 16), match["opcode"]
+                labels |= dict.fromkeys(waiting, begin + address)
+                waiting.clear()
+                line = lines.get(address, line)
+                counts = (int(cell or 0) for cell in _cells(row))
+                found.append(
+                    MachineInstruction(
+                        begin + address,
+                        match["guard"] or "",
+                        opcode,
+                        match["operands"],
+                        line,
+                        dict(zip(kinds, counts, strict=True)),
+                        pipe(opcode, cubin.arch),
+                    )
                 )
-            )
     aimed = (
         replace(each, target=labels[target]) if (target := _target(each)) in labels else each
         for each in found
     )
-    return Listing(cubin.name, cubin.arch, tuple(aimed), labels)
+    return Listing(cubin.name, cubin.arch, tuple(aimed), labels, tuple(called))
 
 
 def _section(name: str, listing: str) -> Iterator[str]:
-    """The rows of a kernel's code."""
+    """The rows of a function's code."""
     inside = False
     for row in listing.splitlines():
         if row.lstrip().startswith(".section\t"):

@@ -72,8 +72,12 @@ def test_the_numbers_are_those_of_the_assembler(made: Made) -> None:
     assert facts["spills"] == [f"{taken.spill_stores} bytes stored, {taken.spill_loads} loaded"]
     assert facts["shared memory"][0].startswith(f"{SHARED + taken.static_shared:,} bytes")
     assert len(lines(made.rows["machine"])) == len(made.listing.instructions)
-    of_pipes = Counter(each.pipe for each in made.listing.instructions)
-    for pane in ("machine", "text"):
+    instructions = made.listing.instructions
+    # Of no line are functions of the assembler's own.
+    assert all(name.startswith("__cuda") for name in made.listing.called)
+    of_text = [each for each in instructions if each.line]
+    for pane, those in (("text", of_text), ("machine", instructions)):
+        of_pipes = Counter(each.pipe for each in those)
         shown: Counter[str] = Counter()
         for row in lines(made.rows[pane]):
             shown.update(dict(row.get("p", ())))

@@ -101,6 +101,8 @@ def _facts(subject: Subject, listing: Listing) -> dict[str, str]:
             "occupancy": f"{held.blocks} blocks, {warps}",
             "limited by": held.limit,
         }
+    if listing.called:
+        facts["calls"] = ", ".join(listing.called)
     live = max((each.live["GPR"] for each in listing.instructions), default=0)
     return facts | {
         "most live": f"{live} registers",
