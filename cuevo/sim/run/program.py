@@ -253,7 +253,7 @@ class Program:
     def _successors(self, index: int) -> list[int]:
         operation = self.operations[index]
         opcode = operation.instruction.opcode.split(".")[0]
-        conditional = operation.instruction.guard is not None
+        always = operation.instruction.guard is None
         following: list[int] = []
         for operand in operation.instruction.operands:
             match operand:
@@ -265,10 +265,10 @@ class Program:
                     following += [each.begin for each in self._callees(operand)]
         if opcode == "ret":
             following += self._returns.get(operation.instruction.subroutine, [])
-        if opcode not in ("bra", "brx", "call", "ret", "exit", "trap") or conditional:
+        # Behind a call comes what is called, unless that is the system's.
+        into = opcode == "call" and always and bool(following)
+        if operation.instruction.goes_on and not into:
             following.append(index + 1)
-        elif opcode == "call" and not following:
-            following.append(index + 1)  # the system's
         return [each for each in following if each < len(self.operations)]
 
     def _find_returns(self) -> dict[str, list[int]]:

@@ -268,8 +268,7 @@ class _Parser(DeclarationReader):
                 break
             if not function.subroutines:
                 # A label at the entry's end is not that of a function's beginning.
-                end = self._tokens[position - 1].line
-                function.instructions.append(Instruction("ret", (), None, end))
+                self._return_at_end(function, 0, self._tokens[position - 1].line)
             self.go_to(self._subroutines[unread[0]])
             self._read_subroutine(function)
         self.go_to(position)
@@ -290,8 +289,7 @@ class _Parser(DeclarationReader):
         self._subroutine = name.text
         begin = len(function.instructions)
         self._block(function)
-        end = self._tokens[self.position - 1].line
-        function.instructions.append(Instruction("ret", (), None, end, name.text))
+        self._return_at_end(function, begin, self._tokens[self.position - 1].line, name.text)
         function.subroutines[name.text] = Subroutine(
             name.text,
             begin,
@@ -302,6 +300,13 @@ class _Parser(DeclarationReader):
         )
         self.close_scope()
         self._scope_path = ()
+
+    def _return_at_end(self, function: Function, begin: int, line: int, name: str = "") -> None:
+        """Append what the closing brace of a body does, where control may come to it."""
+        end = len(function.instructions)
+        ends = begin < end and not function.instructions[-1].goes_on
+        if not ends or end in self._labels.values():
+            function.instructions.append(Instruction("ret", (), None, line, name))
 
     def _formals(self, function: Function) -> tuple[Register | Variable, ...]:
         """``(.reg .b32 a, .param .b32 b)``, or nothing."""

@@ -223,6 +223,13 @@ class Instruction(NamedTuple):
     registers: "Registers" = ()
     """Registers of its pattern, by place."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the instruction behind it may be the next one."""
+        return self.guard is not None or self.opcode.split(".")[0] not in _LEAVING
+
+
+_LEAVING = ("bra", "brx", "ret", "exit", "trap")
 
 Registers = Sequence[RegisterOperand]
 _new = tuple.__new__

@@ -190,6 +190,31 @@ def test_sectors(profile_of: Any, step: int, guard: str, expected: tuple[int, in
     assert (use.requests, use.sectors, use.ideal) == expected
 
 
+def test_what_a_function_ends_with_is_counted_once() -> None:
+    text = """
+    .version 7.0
+    .target sm_80
+    .address_size 64
+    .func (.param .b32 r) more(.param .b32 x)
+    {
+        .reg .b32 a;
+        ld.param.b32 a, [x]; add.u32 a, a, 1; st.param.b32 [r], a;
+        ret;
+    }
+    .entry test()
+    {
+        .reg .b32 a;
+        { .param .b32 x, r; st.param.b32 [x], 1; call (r), more, (x); ld.param.b32 a, [r]; }
+        ret;
+    }
+    """
+    kernel = SimExecutor("sm_80", profile=True).load_text("test", text)
+    kernel.launch((1, 1, 1), (32, 1, 1), 0, b"")
+    assert kernel.profile is not None
+    assert kernel.profile.never_ran == ()
+    assert kernel.profile.by_opcode()["ret"] == 2
+
+
 @pytest.mark.parametrize("begin", [0, 16])
 def test_sectors_that_begin_in_the_middle(profile_of: Any, begin: int) -> None:
     """Of the array, wherever NumPy has put that."""

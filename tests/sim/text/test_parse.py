@@ -173,3 +173,24 @@ def test_errors_have_their_line(body: str, message: str) -> None:
 def test_modules_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(PtxError, match=message):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("end", "returns"),
+    [
+        ("ret;", 1),
+        ("exit;", 0),
+        ("L: bra.uni L;", 0),
+        ("trap;", 0),
+        ("add.u32 a, a, 1;", 1),
+        ("@p ret;", 2),
+        ("@p bra L; ret; L:", 2),
+        ("", 1),
+    ],
+)
+def test_a_closing_brace_returns_where_control_may_come_to_it(end: str, returns: int) -> None:
+    body = f".reg .b32 a; .reg .pred p; {end}"
+    k = function("{ call f; } ret;", before=f".func f() {{ {body} }}\n")
+    inside = [each.opcode for each in k.instructions if each.subroutine == "f"]
+    assert inside.count("ret") == returns
+    assert [each.opcode for each in k.instructions if not each.subroutine] == ["call", "ret"]
