@@ -4,7 +4,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-__all__ = ["Architecture", "Occupancy", "architecture", "check_exists"]
+__all__ = ["Architecture", "Occupancy", "architecture", "check_block", "check_exists"]
 
 
 _KIB = 1024
@@ -127,3 +127,26 @@ def check_exists(name: str) -> None:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise ValueError(f"there is no architecture {name}.{hint} Known: {', '.join(names)}.")
+
+
+_MOST_THREADS, _MOST_DEEP = 1024, 64
+Block = tuple[int, int, int]
+
+
+def check_block(
+    kernel: str, block: Block, required: Block | None = None, maximum: Block | None = None
+) -> None:
+    """ValueError for a threadblock that no device takes, or that is not the one that `kernel`
+    requires (``.reqntid``), or larger than it allows (``.maxntid``).
+    """
+    threads = block[0] * block[1] * block[2]
+    if min(block) < 1:
+        raise ValueError(f"{kernel}: block {block} must be positive")
+    if threads > _MOST_THREADS:
+        raise ValueError(f"{kernel}: {threads} threads in a block; {_MOST_THREADS} are the most")
+    if block[2] > _MOST_DEEP:
+        raise ValueError(f"{kernel}: a block is {block[2]} threads deep; {_MOST_DEEP} are the most")
+    if required not in (None, block):
+        raise ValueError(f"{kernel}: block {block}; the kernel requires {required}")
+    if maximum is not None and threads > maximum[0] * maximum[1] * maximum[2]:
+        raise ValueError(f"{kernel}: {threads} threads in a block; .maxntid allows {maximum}")

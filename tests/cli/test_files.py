@@ -132,6 +132,10 @@ def test_a_template_gets_its_values_and_macros(
         (f"check {FILE} --args x 0 0 0", 2, "an argument is a number or an array such as"),
         (f"check {FILE} --args f31[4] 0 0 0", 2, "the types of elements are s8, s16"),
         (f"check {FILE} --args f32[4]=x 0 0 0", 2, "an array is filled with a number"),
+        (f"check {FILE} --threads 2000 --args 0 0 0 0", 1, "2000 threads in a block; 1024 are the"),
+        (f"assemble {FILE} --threads 129", 1, "softmax(): 129 threads in a block; .maxntid allows"),
+        (f"assemble {FILE} --threads 2000", 1, "2000 threads in a block; 1024 are the most"),
+        (f"inspect {FILE} --threads 1,1,65", 1, "a block is 65 threads deep; 64 are the most"),
         (f"assemble {FILE} --entry other", 1, "there is no 'other' in"),
         (f"render {FILE} --arch 90", 2, "--arch is for a kernel by its name"),
         (f"render {FILE} --set n=1", 1, "is plain PTX, which takes none; got n"),
@@ -170,3 +174,14 @@ def test_what_is_no_size(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", FILE, "--grid", word])
     assert "is no size; write X, X,Y or X,Y,Z" in capsys.readouterr().err
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("word", ["-100000", "1.5", "x"])
+@pytest.mark.parametrize("command", ["check", "assemble", "inspect"])
+def test_what_is_no_number_of_bytes(
+    command: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, FILE, "--shared", word])
+    assert f"--shared: {word!r} is no number of bytes" in capsys.readouterr().err

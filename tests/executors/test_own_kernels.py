@@ -19,7 +19,7 @@ from cuevo.errors import CuevoError, SimulatorError, TemplateError
 from cuevo.executors import DriverExecutor, Kernel
 from cuevo.executors.own import kernel as own_kernel
 from cuevo.executors.own.arguments import pack
-from cuevo.executors.own.signature import declared_threads, entry_points, parameter_block
+from cuevo.executors.own.signature import declared_blocks, entry_points, parameter_block
 from cuevo.executors.own.texts import read_kernel
 from cuevo.sim import SimExecutor
 from cuevo.sim.text.parse import parse
@@ -116,8 +116,8 @@ def test_every_entry_is_found_and_nothing_else() -> None:
         "none": 0,
         "bare": 0,
     }
-    assert declared_threads(text, "_Z1fPf") == (32, 4, 1)
-    assert declared_threads(text, "none") == ()
+    assert declared_blocks(text, "_Z1fPf") == (None, (32, 4, 1))
+    assert declared_blocks(text, "none") == (None, None)
 
 
 @unit

@@ -47,7 +47,7 @@ def add_block_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shared",
-        type=int,
+        type=amount,
         metavar="BYTES",
         help="dynamic shared memory of a block, for the kernel of a file (0)",
     )
@@ -171,11 +171,17 @@ def _as_on_device(array: NDArray[Any]) -> NDArray[Any]:
 
 def threads_of(arguments: argparse.Namespace, rendered: RenderedKernel) -> tuple[int, ...]:
     """Threads of a block of a file's kernel: what the command line says, or else the text; () where
-    neither does.
+    neither does. ValueError for what the kernel cannot be launched with.
     """
-    from cuevo.executors.own.signature import declared_threads
+    from cuevo.architectures import check_block
+    from cuevo.executors.own.signature import declared_blocks
 
-    return arguments.threads or declared_threads(rendered.text, rendered.name)
+    required, maximum = declared_blocks(rendered.text, rendered.name)
+    if not arguments.threads:
+        return required or maximum or ()
+    x, y, z = (*arguments.threads, 1, 1)[:3]
+    check_block(f"{rendered.name}()", (x, y, z), required, maximum)
+    return x, y, z
 
 
 def size(text: str) -> tuple[int, ...]:
@@ -183,6 +189,13 @@ def size(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){0,2}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write X, X,Y or X,Y,Z")
     return tuple(map(int, text.split(",")))
+
+
+def amount(text: str) -> int:
+    """A number of bytes."""
+    if not re.fullmatch(r"\d+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes")
+    return int(text)
 
 
 def make_arguments(words: Sequence[str] | None, rendered: RenderedKernel, seed: int) -> list[Any]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
+from cuevo.architectures import Block
 from cuevo.errors import CuevoError
 from cuevo.toolchain.structs import Member, Struct, lay_out
 
-__all__ = ["Parameter", "declared_threads", "entry_points", "parameter_block", "target_of"]
+__all__ = ["Parameter", "declared_blocks", "entry_points", "parameter_block", "target_of"]
 
 _KINDS = {
     **{f"{kind}{bits}": f"uint{bits}_t" for kind in "bu" for bits in (8, 16, 32, 64)},
@@ -33,6 +34,7 @@ _PARAMETER = re.compile(
         \s+(?P<name>[\w$%]+) \s* (?:\[\s*(?P<count>\d+)\s*\])? \s*""",
     re.VERBOSE,
 )
+_DECLARED = re.compile(r"\.(req|max)ntid\s+(\d+(?:\s*,\s*\d+)*)")
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,20 @@ def parameter_block(entry: str, parameters: tuple[Parameter, ...]) -> Struct:
     return replace(block, size=max((x.offset + x.size for x in block.fields), default=0))
 
 
-def declared_threads(text: str, entry: str) -> tuple[int, ...]:
-    """Threads of a block, along its axes, that ``.reqntid`` or ``.maxntid`` of an entry point
-    states; () where neither does.
+def declared_blocks(text: str, entry: str) -> tuple[Block | None, Block | None]:
+    """Threads of a block, along its axes, that ``.reqntid`` and ``.maxntid`` of an entry point
+    state; None where one does not.
     """
     head = re.search(rf"\.entry\s+{re.escape(entry)}\b[^{{]*", text)
-    stated = head and re.search(r"\.(?:req|max)ntid\s+(\d+(?:\s*,\s*\d+)*)", head[0])
-    return tuple(map(int, stated[1].split(","))) if stated else ()
+    stated = dict(_DECLARED.findall(head[0])) if head else {}
+
+    def block(kind: str) -> Block | None:
+        if kind not in stated:
+            return None
+        x, y, z = (*map(int, stated[kind].split(",")), 1, 1)[:3]
+        return x, y, z
+
+    return block("req"), block("max")
 
 
 def target_of(text: str) -> str:

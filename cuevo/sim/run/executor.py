@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from time import monotonic
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from cuevo.architectures import Architecture, architecture
+from cuevo.architectures import Architecture, architecture, check_block
 from cuevo.errors import SimulatorError
 from cuevo.sim.aliases import AnyArray
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
@@ -267,7 +268,13 @@ class LoadedKernel:
         fault of the kernel.
         """
         cluster = self._program.function.cluster
-        geometry = Geometry(_triple(grid), _triple(block), int(shared_bytes), cluster)
+        try:
+            geometry = Geometry(_triple(grid), _triple(block), index(shared_bytes), cluster)
+        except TypeError:
+            raise ValueError(
+                f"{self.kernel.describe()}: a launch is in integers; got grid {grid}, block "
+                f"{block}, {shared_bytes} bytes of shared memory"
+            ) from None
         self._check(geometry, params)
         packed = np.frombuffer(bytes(params) + bytes(-len(params) % 16), np.uint8)
         named = partial(_name_of_memory, self.kernel, self._program, packed)
@@ -331,15 +338,12 @@ class LoadedKernel:
 
     def _check(self, geometry: Geometry, params: bytes | bytearray) -> None:
         function, name = self._program.function, self.kernel.describe()
-        if min(geometry.grid) < 1 or min(geometry.block) < 1:
+        if min(geometry.grid) < 1:
+            raise ValueError(f"{name}: grid {geometry.grid} must be positive")
+        check_block(name, geometry.block, function.required_threads, function.maximum_threads)
+        if geometry.shared_bytes < 0:
             raise ValueError(
-                f"{name}: grid {geometry.grid} and block {geometry.block} must be positive"
-            )
-        if geometry.threads > 1024:
-            raise ValueError(f"{name}: {geometry.threads} threads in a block; 1024 are the most")
-        if geometry.block[2] > 64:
-            raise ValueError(
-                f"{name}: a block is {geometry.block[2]} threads deep; 64 are the most"
+                f"{name}: dynamic shared memory must not be negative; got {geometry.shared_bytes}"
             )
         _, shared = shared_layout(function.shared, geometry.shared_bytes)
         limits = self._launches.limits
@@ -360,15 +364,6 @@ class LoadedKernel:
             raise ValueError(
                 f"{name}: {geometry.cluster_blocks} blocks in a cluster; {_MOST_IN_CLUSTER} are "
                 "the most"
-            )
-        if function.required_threads not in (None, geometry.block):
-            raise ValueError(
-                f"{name}: block {geometry.block}; the kernel requires {function.required_threads}"
-            )
-        most = function.maximum_threads
-        if most is not None and geometry.threads > most[0] * most[1] * most[2]:
-            raise ValueError(
-                f"{name}: {geometry.threads} threads in a block; .maxntid allows {most}"
             )
         expected = 0
         for variable in function.parameters.values():
@@ -394,5 +389,5 @@ def _name_of_memory(
 
 
 def _triple(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    x, y, z = (int(size) for size in sizes)
+    x, y, z = map(index, sizes)
     return x, y, z

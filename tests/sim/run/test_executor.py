@@ -264,6 +264,8 @@ def test_texts_for_other_devices(old: str, new: str, message: str) -> None:
     ("grid", "block", "size", "message"),
     [
         ((0, 1, 1), (32, 1, 1), 12, "must be positive"),
+        ((1, 1, 1), (1, 32, 0), 12, r"block \(1, 32, 0\) must be positive"),
+        ((1, 1.5, 1), (32, 1, 1), 12, "a launch is in integers; got grid"),
         ((1, 1, 1), (2000, 1, 1), 12, "2000 threads in a block; 1024 are the most"),
         ((1, 1, 1), (256, 1, 1), 12, "maxntid allows"),
         ((1, 70_000, 1), (32, 1, 1), 12, "is larger than"),
@@ -284,6 +286,21 @@ def test_shared_memory_beyond_the_architecture() -> None:
         ValueError, match="102400 bytes of shared memory; a block of sm_86 has 101376"
     ):
         kernel.launch((1, 1, 1), (32, 1, 1), 102400, bytes(12))
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        (-1, "add_one: dynamic shared memory must not be negative; got -1"),
+        (1.5, r"in integers; got .*, 1\.5 bytes of shared"),
+        ("9", "in integers; got .*, 9 bytes of shared"),
+    ],
+)
+def test_shared_memory_is_a_number_of_bytes(shared: Any, message: str) -> None:
+    kernel = SimExecutor().load_text("add_one", TEXT)
+    with pytest.raises(ValueError, match=message):
+        kernel.launch((1, 1, 1), (32, 1, 1), shared, bytes(12))
+    kernel.launch((1, 1, 1), (32, 1, 1), np.int64(16), bytes(12))
 
 
 def test_required_block() -> None:
