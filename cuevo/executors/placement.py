@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from cuevo.architectures import Architecture, architecture, check_exists
+from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda import devices
 from cuevo.executors.driver import DriverExecutor, executor
@@ -54,8 +54,6 @@ def _chosen(device: object, place: str) -> Executor:
     if isinstance(device, str):
         kind, _, which = device.partition(":")
         if kind == "sim":
-            if which:
-                check_exists(which)
             return _sim(which or _DEFAULT_SIM)
         if kind == "cuda" and (which.isdecimal() or not which):
             return executor(int(which or 0))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cuevo.architectures import KNOWN
 from cuevo.errors import AssemblerError, DeviceUnavailable
 from cuevo.toolchain import cache as _cache
 from cuevo.toolchain.cache import Cache
@@ -180,6 +181,7 @@ def _link(
     return bytes(code), log.replace("\0", "").strip()
 
 
+_NO_SUCH_ARCH = re.compile(r"(?:UNSUPPORTED|UNRECOGNIZED)_ARCH")
 _COMPLAINT = re.compile(r"(?:\bline (\d+); *)?\b(?:error|fatal)\s*: *(.*)$", re.M)
 
 
@@ -202,6 +204,10 @@ def _explain(
         place = str(line) if line else f"line {number} of the PTX text of {kernel.name}"
         # The loop that made hundreds of equal lines gets one complaint.
         explained[f"{place}: {message}"] = None
+    if _NO_SUCH_ARCH.search(log):
+        known = ", ".join(f"sm_{number}" for number in KNOWN if number >= LOWEST_ARCH)
+        message = f"there is no assembler for {arch}; there is for {known}"
+        explained[f"{kernel.file}: {message}"] = None
     lines = list(explained) or [log.strip() or "the assembler failed without a message"]
     return "\n".join([*lines, f"in {kernel.describe()} for {arch}, by {assembler.name}"])
 

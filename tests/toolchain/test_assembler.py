@@ -240,9 +240,14 @@ def test_an_architecture_below_the_target(build: Build) -> None:
     assert ".target" in found
 
 
-def test_an_architecture_that_the_assembler_does_not_know(build: Build) -> None:
-    (found,) = complaints(build(), "sm_999")
-    assert "ARCH" in found
+@pytest.mark.parametrize("arch", ["sm_70", "sm_999"])
+def test_an_architecture_that_the_assembler_does_not_know(build: Build, arch: str) -> None:
+    (found,) = complaints(build(), arch)
+    known = found.removeprefix(f"ptx/k.ptx: there is no assembler for {arch}; there is for ")
+    for each in known.split(", "):
+        if each != "sm_75":  # the text is for sm_80
+            assert assemble(build(), each, cache=None).arch == each
+    assert known.startswith("sm_75, sm_80, ")
 
 
 @pytest.mark.parametrize("arch", ["80", "compute_80", "sm_8", "sm_90x", "sm_80 ", ""])

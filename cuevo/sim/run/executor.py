@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cuevo.architectures import Architecture, architecture, check_block
+from cuevo.architectures import Architecture, architecture, check_block, check_exists
 from cuevo.errors import SimulatorError
 from cuevo.sim.aliases import AnyArray
 from cuevo.sim.faults import KernelText, Origin, PtxError, error_at, place
@@ -58,6 +58,8 @@ class SimExecutor:
     for reads of registers and shared memory that were never written, and for copies in flight: that
     is for results of kernels which are known to be right. Addresses are always checked. A launch
     that takes more than its `budget` ends in an error. What a `trace` asks for is told on the way.
+
+    Raises ValueError for an `arch` that does not exist.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class SimExecutor:
         budget: Budget | None = None,
         trace: Trace | None = None,
     ) -> None:
+        check_exists(arch)
         self.limits = architecture(arch)
         self.arch = arch
         self.name = f"sim:{arch}"

@@ -303,6 +303,12 @@ def test_shared_memory_is_a_number_of_bytes(shared: Any, message: str) -> None:
     kernel.launch((1, 1, 1), (32, 1, 1), np.int64(16), bytes(12))
 
 
+@pytest.mark.parametrize("arch", ["sm_99", "sm_85", "sm_60", "hopper"])
+def test_an_architecture_that_does_not_exist(arch: str) -> None:
+    with pytest.raises(ValueError, match=rf"there is no architecture {arch}|sm_70 or later"):
+        SimExecutor(arch)
+
+
 def test_required_block() -> None:
     text = TEXT.replace(".maxntid", ".reqntid")
     kernel = SimExecutor().load_text("add_one", text)
