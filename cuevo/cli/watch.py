@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ _BETWEEN_LOOKS = 0.1
 """Seconds."""
 _MOST_CHANGES = 12
 """Opcodes that are told of."""
+
+_PLACES = re.compile(r"(?<=:)\d+|\b0x[0-9a-f]+")
+"""Lines and addresses in a finding."""
 
 State = tuple[tuple[str, int, int], ...]
 """Path, time of the last change, and size of each file."""
@@ -126,13 +130,32 @@ class _Looks:
             for each in report.findings
         ]
         earlier = self._findings or []
-        yield from (each for each in findings if each not in earlier)
-        yield from (f"gone: {each}" for each in earlier if each not in findings)
+        new = _unlike(findings, earlier)
+        yield from new
+        yield from (f"moved: {x}" for x in findings if x not in earlier and x not in new)
+        yield from (f"gone: {each}" for each in _unlike(earlier, findings))
         if not findings:
             yield "nothing was found"
         elif findings == self._findings:
             yield f"findings as before: {len(findings)}"
         self._findings = findings
+
+
+def _unlike(findings: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Those that none of the others is, or would be at another line and with other addresses."""
+    left = Counter(map(_unplaced, others))
+    unlike = []
+    # What is the very same is no match for anything else.
+    for each in sorted(findings, key=lambda finding: finding not in others):
+        if left[_unplaced(each)]:
+            left[_unplaced(each)] -= 1
+        else:
+            unlike.append(each)
+    return unlike
+
+
+def _unplaced(finding: str) -> str:
+    return _PLACES.sub("", finding)
 
 
 def _or_no_change(changes: Iterator[str], otherwise: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuevo.cli import main
+from cuevo.cli.watch import _unlike
 
 EXAMPLE = Path(__file__).parents[2] / "examples/plain_softmax/softmax.ptx"
 
@@ -60,13 +61,29 @@ def test_findings_come_and_go(
     unused = mended.replace("    ret;", "    ret;\n    mov.u32 rest, 1;", 1)
     unused = unused.replace(".reg", ".reg .b32 rest;\n    .reg", 1)
     path.write_text(unused, "utf-8")
-    monkeypatch.setattr("time.sleep", Editor(path, lambda _: mended))
+    moved = "// a comment\n" + unused
+    monkeypatch.setattr("time.sleep", Editor(path, lambda _: moved, lambda _: mended))
     words = ["--grid", "5", "--args", "f32[18,100]", "f32[18,100]=0", "18", "100"]
     assert main(["check", str(path), "--watch", str(path), *words]) == 130
-    first, second = capsys.readouterr().out.split(f"{path}, ")[1:]
-    (finding,) = [line for line in first.splitlines() if line.startswith("warning: ")]
+    looks = capsys.readouterr().out.split(f"{path}, ")[1:]
+    first, second, third = (look.splitlines() for look in looks)
+    (finding,) = [line for line in first if line.startswith("warning: ")]
     assert "never ran" in finding
-    assert f"gone: {finding}\nnothing was found" in second
+    number = unused[: unused.index("mov.u32 rest")].count("\n") + 1
+    below = finding.replace(f":{number}:", f":{number + 1}:")
+    assert f"moved: {below}" in second and below != finding
+    assert not any(line.startswith(("warning", "gone")) for line in second)
+    assert third[third.index(f"gone: {below}") + 1] == "nothing was found"
+
+
+@pytest.mark.unit
+def test_findings_are_alike_but_for_lines_and_addresses() -> None:
+    earlier = ["error: a.ptx:7: at 0x7f10", "warning: a.ptx:8: slow", "warning: a.ptx:9: slow"]
+    now = ["warning: a.ptx:9: slow", "warning: a.ptx:10: slow", "warning: a.ptx:11: slow"]
+    assert _unlike(now, earlier) == ["warning: a.ptx:11: slow"]
+    assert _unlike(earlier, now) == ["error: a.ptx:7: at 0x7f10"]
+    assert _unlike(["error: a.ptx:9: at 0x7000"], earlier) == []
+    assert _unlike(["error: b.ptx:7: at 0x7f10"], earlier) == ["error: b.ptx:7: at 0x7f10"]
 
 
 @pytest.mark.kernel
