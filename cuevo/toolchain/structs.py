@@ -1,11 +1,13 @@
 """Parameter structs of kernels: where each field lies, and how a block of them is packed."""
 
 import ctypes
+import reprlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from operator import index
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -142,21 +144,52 @@ class Struct:
         return struct.Struct(text)
 
     def pack(self, values: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
-        """The struct's bytes with each field from `values`, that of an array a sequence; ValueError
-        where names differ.
+        """The struct's bytes with each field from `values`, that of an array a sequence.
+
+        Raises ValueError where names differ, and with the field's name for numbers that are out of
+        range or too few or too many; TypeError for what is no such number.
         """
         if values.keys() != self._offsets.keys():
             missing = ", ".join(self._offsets.keys() - values.keys()) or "none"
             foreign = ", ".join(values.keys() - self._offsets.keys()) or "none"
             raise ValueError(f"struct {self.name}: missing fields: {missing}; unknown: {foreign}")
-        flat: list[int | float] = []
+        block = bytearray(self.size)
         for field in self.fields:
-            value = values[field.name]
-            if issubclass(field.ctype, ctypes.Array):
-                flat.extend(value)  # type: ignore[arg-type]
-            else:
-                flat.append(value)  # type: ignore[arg-type]
-        return struct.pack(self.pack_format, *flat)
+            try:
+                content = _packed(field.ctype, values[field.name])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"struct {self.name}: {field.name}: {error}") from None
+            block[field.offset : field.offset + field.size] = content
+        return bytes(block)
+
+
+def _packed(ctype: Any, value: Any) -> bytes:
+    """The bytes of a field; TypeError or ValueError for what it cannot hold."""
+    element, given = ctype, [value]
+    if issubclass(ctype, ctypes.Array):
+        element, count = ctype._type_, ctype._length_
+        if not isinstance(value, Iterable) or isinstance(value, str):
+            raise TypeError(f"expected {count} of {_c_name(element)}; got {reprlib.repr(value)}")
+        given = list(value)
+        if len(given) != count:
+            raise ValueError(f"expected {count} of {_c_name(element)}; got {len(given)}")
+    code = _PACK_CODES[element]
+    packed = bytearray()
+    for each in given:
+        expected = f"expected {_c_name(element)}; got {reprlib.repr(each)}"
+        try:
+            number = float(each) if code in "fd" and not isinstance(each, str) else index(each)
+        except TypeError:
+            raise TypeError(expected) from None
+        try:
+            packed += struct.pack(f"<{code}", number)
+        except (struct.error, OverflowError):
+            raise ValueError(f"{expected}, which is out of range") from None
+    return bytes(packed)
+
+
+def _c_name(ctype: Any) -> str:
+    return next((name for name, each in SCALARS.items() if each is ctype), "an address")
 
 
 def lay_out(name: str, members: Sequence[Member]) -> Struct:

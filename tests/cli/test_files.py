@@ -155,6 +155,36 @@ def test_what_cannot_be_carried_out(
     assert words in capsys.readouterr().err
 
 
+ARRAYS_IN_A_STRUCT = """
+.version 7.0
+.target sm_80
+.address_size 64
+.entry sums(.param .align 8 .b8 params[16])
+.reqntid 1
+{
+    .reg .s32 x<3>; .reg .u64 to;
+    ld.param.u64 to, [params]; ld.param.s8 x0, [params+8]; ld.param.s8 x1, [params+9];
+    ld.param.s8 x2, [params+10]; add.s32 x0, x0, x1; add.s32 x0, x0, x2;
+    st.global.s32 [to], x0;
+    ret;
+}
+"""
+
+
+@pytest.mark.kernel
+def test_a_member_that_is_an_array_is_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, path = tmp_path / "sums.h", tmp_path / "sums.ptx"
+    header.write_text("struct of { void *to; int8_t x[3]; };\nvoid sums(struct of params);\n")
+    path.write_text(ARRAYS_IN_A_STRUCT)
+    command = ["check", str(path), "--header", str(header), "--watch", "x0", "--args"]
+    assert main([*command, "to=s32[1]=0", "x=[5,-9,3]"]) == 0
+    assert "x0 = 0xffffffff (" in capsys.readouterr().err
+    assert main([*command, "to=s32[1]=0", "x=[5,-9]"]) == 1
+    assert "struct of: x: expected 3 of int8_t; got 2" in capsys.readouterr().err
+
+
 @pytest.mark.unit
 def test_a_kernel_without_threads_asks_for_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -388,7 +388,8 @@ def test_a_header_names_the_members_of_a_struct() -> None:
     shifted[1, 1]({"unused": 1, "shift": 0.5}, shared=4)
     with pytest.raises(ValueError, match="struct shift_of: missing fields: shift; unknown: none"):
         shifted[1, 1]({"unused": 1}, shared=4)
-    with pytest.raises(TypeError, match="struct shift_of: "):
+    wrong = "^struct shift_of: unused: expected uint32_t; got 0.5$"
+    with pytest.raises(TypeError, match=wrong):
         shifted[1, 1]({"unused": 0.5, "shift": 1}, shared=4)
     with pytest.raises(ValueError, match="header: it declares no kernel scale"):
         cuevo.load(TEXT, header=HEADER)

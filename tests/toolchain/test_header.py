@@ -6,7 +6,9 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from cuevo.errors import CuevoError
@@ -221,3 +223,40 @@ def test_a_changed_header_is_read_again(tmp_path: Path) -> None:
 def test_a_missing_header_is_named(tmp_path: Path) -> None:
     with pytest.raises(CuevoError, match=r"nothing\.h"):
         load_header(tmp_path / "nothing.h")
+
+
+SEVERAL = (
+    "struct several { void *x; int32_t n; float s; int8_t c[3]; uint16_t _Alignas(16) q[2]; };"
+)
+
+
+def test_a_struct_is_packed_as_a_compiler_lays_it_out() -> None:
+    several = parse_header(SEVERAL).structs["several"]
+    values = {"x": 1 << 40, "n": np.int32(-5), "s": 0.5, "c": [1, -2, 3], "q": np.array([7, 65535])}
+    block = several.ctype.from_buffer_copy(several.pack(values))
+    assert (block.x, block.n, block.s) == (1 << 40, -5, 0.5)
+    assert ([*block.c], [*block.q]) == ([1, -2, 3], [7, 65535])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("n", 2.5, TypeError, "n: expected int32_t; got 2.5"),
+        ("n", None, TypeError, "n: expected int32_t; got None"),
+        ("n", 2**31, ValueError, "n: expected int32_t; got 2147483648, which is out of range"),
+        ("s", "1", TypeError, "s: expected float; got '1'"),
+        ("s", 1e300, ValueError, r"s: expected float; got 1e\+300, which is out of range"),
+        ("x", "here", TypeError, "x: expected an address; got 'here'"),
+        ("c", 5, TypeError, "c: expected 3 of int8_t; got 5"),
+        ("c", [1, 2], ValueError, "c: expected 3 of int8_t; got 2"),
+        ("c", [1, 2, 300], ValueError, "c: expected int8_t; got 300, which is out of range"),
+        ("q", np.zeros(2), TypeError, "q: expected uint16_t; got np.float64.*"),
+    ],
+)
+def test_a_member_that_does_not_fit_is_named(
+    name: str, value: object, error: type[Exception], message: str
+) -> None:
+    several = parse_header(SEVERAL).structs["several"]
+    values: dict[str, Any] = {"x": 1, "n": 1, "s": 1.0, "c": [1, 2, 3], "q": [1, 2]}
+    with pytest.raises(error, match=f"^struct several: {message}$"):
+        several.pack({**values, name: value})

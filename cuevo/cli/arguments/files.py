@@ -68,7 +68,7 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="what the kernel of a file is launched with, a word for each parameter: 1000, 0.5, "
         "f32[64,1000] for an array of random numbers, f32[64,1000]=0 for one of zeros; for each "
-        "member of a struct that a header declares, NAME=WORD",
+        "member of a struct that a header declares, NAME=WORD, where [1,2,3] is a member's array",
     )
 
 
@@ -128,8 +128,8 @@ _ALIGNED = 256
 
 def make_argument(word: str, rng: np.random.Generator) -> Any:
     """An argument of a launch: ``f32[64,1000]`` is an array of normal numbers (of small ones, for
-    integers), ``f32[64]=0`` one of zeros, anything else a number. Arrays begin where a device would
-    begin them.
+    integers), ``f32[64]=0`` one of zeros, ``[1,2,3]`` the numbers of an array in a struct, anything
+    else a number. Arrays begin where a device would begin them.
     """
     import ml_dtypes
     import numpy as np
@@ -137,6 +137,8 @@ def make_argument(word: str, rng: np.random.Generator) -> Any:
     match = _ARRAY.fullmatch(word)
     if match is None:
         value = _value(word)
+        if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
+            return value
         if not isinstance(value, int | float):
             raise UsageError(
                 "an argument is a number or an array such as f32[64,1000] or f32[64]=0, not "

@@ -134,10 +134,7 @@ def _struct(
         return value
 
     values = {field.name: plain(field) for field in members.fields if field.name in given}
-    try:
-        return members.pack({**given, **values})
-    except struct.error as error:
-        raise TypeError(f"struct {members.name}: {error}; got {dict(given)}") from None
+    return members.pack({**given, **values})
 
 
 def _wrong(parameter: Parameter, expected: str, value: object) -> TypeError:
