@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from cuevo.errors import CuevoError
 from cuevo.toolchain import cache, sources
-from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.paths import ptx_directory, read_text
 from cuevo.toolchain.structs import Field, Member, Struct, lay_out
 
 __all__ = ["HEADER_NAME", "Field", "Header", "Struct", "load_header", "parse_header"]
@@ -45,7 +45,8 @@ def load_header(path: Path | None = None) -> Header:
 
 @lru_cache(maxsize=16)
 def _load(path: Path, _modified: int, _size: int) -> Header:
-    text, file = path.read_text(encoding="utf-8"), f"ptx/{path.name}"
+    own = path.parent == ptx_directory()
+    text, file = read_text(path), f"ptx/{path.name}" if own else str(path)
     key = "\n".join(("header", sources.code_digest(), file, text))
     if (entry := cache.default.get(key)) is not None:
         structs, kernels = json.loads(entry)

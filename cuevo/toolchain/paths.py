@@ -1,4 +1,4 @@
-"""Where the package's own files lie."""
+"""Where the package's own files lie, and how files are read."""
 
 from functools import cache
 from pathlib import Path
@@ -18,3 +18,13 @@ def ptx_directory() -> Path:
         f"the kernel files are missing: neither {package / '_ptx'} nor {package.parent / 'ptx'} "
         "is a directory; install cuevo again or run it from a complete checkout"
     )
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, less a byte order mark; CuevoError, with its name, if it is no UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CuevoError(
+            f"{path}: the file is no text in UTF-8: {error.reason} at byte {error.start}"
+        ) from error

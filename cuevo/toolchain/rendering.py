@@ -94,6 +94,20 @@ class _CodeInMemory(BytecodeCache):
         self._codes[bucket.key, bucket.checksum] = bucket.code
 
 
+class _Files(jinja2.FileSystemLoader):
+    """Templates of folders."""
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool]]:
+        try:
+            return super().get_source(environment, template)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{template!r} is no text in UTF-8: {error.reason} at byte {error.start}"
+            ) from error
+
+
 class _DirectCalls(CodeGenerator):
     """Code of templates that calls functions and macros directly. Jinja sends each call through its
     context, for functions that want to be given it: no template here has one, and kernels make some
@@ -127,7 +141,7 @@ class _DirectCalls(CodeGenerator):
 def _environment(roots: Roots) -> jinja2.Environment:
     block_begin, block_end, comment_begin, comment_end = source_map.UNUSED_DELIMITERS
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*roots, ptx_directory()]),
+        loader=_Files([*roots, ptx_directory()], encoding="utf-8-sig"),
         line_statement_prefix=source_map.LINE_STATEMENT,
         variable_start_string="${",
         variable_end_string="}",

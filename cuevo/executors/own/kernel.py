@@ -35,7 +35,7 @@ def load(
     *,
     device: object = None,
     values: Mapping[str, object] = _NO_VALUES,
-    directories: Iterable[str | Path] = (),
+    directories: str | Path | Iterable[str | Path] = (),
     header: str | Path | None = None,
 ) -> "Kernel":
     """A kernel from a PTX file of any folder or from a text, plain or a template.

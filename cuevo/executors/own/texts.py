@@ -15,13 +15,14 @@ from cuevo.errors import CuevoError, TemplateError
 from cuevo.executors.own.signature import Parameter, entry_points, parameter_block
 from cuevo.toolchain.header import HEADER_NAME, Struct, load_header
 from cuevo.toolchain.lineinfo import SourceLine
+from cuevo.toolchain.paths import read_text
 from cuevo.toolchain.template import RenderedKernel
 
 __all__ = ["entry_of", "is_template", "parameters_of", "read_kernel"]
 
 _NO_VALUES: Mapping[str, object] = {}
 _OF_TEMPLATES = re.compile(r"^[ \t]*//[%#]|\$\{", re.MULTILINE)
-_PLACE = re.compile(r"\bptx/([\w./-]+\.ptx)(?=:\d)")
+_PLACE = re.compile(r"\bptx/(.+?\.ptx)(?=:\d)")
 
 
 _TEXT = "text"
@@ -33,15 +34,15 @@ def read_kernel(
     *,
     entry: str | None = None,
     values: Mapping[str, object] = _NO_VALUES,
-    directories: Iterable[str | Path] = (),
+    directories: str | Path | Iterable[str | Path] = (),
 ) -> RenderedKernel:
     """The kernel `entry` of a file or of a text; a str of more than one line is a text.
 
     entry : name of the entry point; may be left out where there is only one.
     values : what a template is given.
-    directories : where a template's imports are looked for after its own folder; the package's
-        building blocks come last. A template sees the parameter struct ``p`` if a ``cuevo.h`` in
-        one of the folders declares a kernel of the file's name.
+    directories : a folder or several where a template's imports are looked for after its own; the
+        package's building blocks come last. A template sees the parameter struct ``p`` if a
+        ``cuevo.h`` in one of the folders declares a kernel of the file's name.
 
     Raises ValueError for an entry that is not there and for values that nobody takes, OSError for a
     file that cannot be read, CuevoError, with file and line, for what is no kernel.
@@ -49,15 +50,16 @@ def read_kernel(
     if isinstance(source, str) and "\n" in source:
         file, text = _TEXT, source
     else:
-        file, text = str(source), Path(source).read_text(encoding="utf-8")
+        file, text = str(source), read_text(Path(source))
+    folders = [directories] if isinstance(directories, str | Path) else directories
     if not is_template(text):
         return _plain(text, file, entry, values)
     if file != _TEXT:
-        return _of_template(Path(source), file, entry, values, directories)
+        return _of_template(Path(source), file, entry, values, folders)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.ptx"
         path.write_text(text, encoding="utf-8")
-        return _of_template(path, file, entry, values, directories)
+        return _of_template(path, file, entry, values, folders)
 
 
 def is_template(text: str) -> bool:
