@@ -9,6 +9,8 @@ It needs torch. Weights and pair representation are random, and residues at the 
 in a batch of several lengths. Exits 1 where an error, by norm and relative, is above its limit.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
@@ -17,12 +19,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-import cuevo.torch
+if TYPE_CHECKING:
+    from torch import nn
 
 CHANNELS, HEAD_DIM, HEADS = 128, 32, 4
 """Those of either model."""
@@ -54,14 +54,19 @@ def replace(path: str, function: Callable[..., Any]) -> Counted:
     return counted
 
 
+def drop_in(name: str) -> Callable[..., Any]:
+    """That function of cuevo.torch, which is imported when it is called."""
+    return lambda *args, **options: getattr(import_module("cuevo.torch"), name)(*args, **options)
+
+
 KERNELS = {
     "cuequivariance": (
         "cuequivariance_torch.primitives.triangle.triangle_attention",
-        cuevo.torch.triangle_attention,
+        drop_in("triangle_attention"),
     ),
     "deepspeed": (
         "deepspeed.ops.deepspeed4science.DS4Sci_EvoformerAttention",
-        cuevo.torch.DS4Sci_EvoformerAttention,
+        drop_in("DS4Sci_EvoformerAttention"),
     ),
 }
 """What is imported, and what cuevo has for it."""
@@ -121,6 +126,9 @@ def errors(
     client: Client, length: int, starting: bool, half: bool, device: str
 ) -> dict[str, float]:
     """The error of the result and of every gradient."""
+    import torch
+    from torch import nn
+
     torch.manual_seed(length)
     kernel = replace(*KERNELS[client.kernel])
     module = client.module(CHANNELS, HEAD_DIM, HEADS, starting=starting)
