@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from cuevo.cli.arguments.problem import DEFAULT_ARCH, OPERATIONS, add_problem_options, read_call
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     arch = architecture_of(place)
     call = read_call(arguments, arguments.operation)
     plan = call.plan(place)
+    _note_device(arguments.device)
     launches = [_report(launch) for launch in plan.every_launch]
     above: dict[str, list[str]] = {}
     seconds = _predicted(plan, arch) if arguments.predict else None
@@ -106,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("the problem is empty: nothing is launched")
         return EXIT_OK
     shown = table(*_COLUMNS.values())
+    shown.columns[0].no_wrap = True
     for column in shown.columns[1:-1]:
         column.justify = "right"
     for each in launches:
@@ -127,6 +130,15 @@ def run(arguments: argparse.Namespace) -> int:
             for config in configs if len(configs) < of_variant["of"] else ():
                 print(f"    {' '.join(f'{name}={value}' for name, value in config.items())}")
     return EXIT_OK
+
+
+def _note_device(name: str) -> None:
+    """Say where entries of the device that --device names are in no table."""
+    from cuevo.ops.tuning.tuned import devices
+
+    if name and name not in (known := devices()):
+        listed = ", ".join(known) or "none"
+        print(f"no tuned table has entries of {name!r}; it has of: {listed}", file=sys.stderr)
 
 
 def _predicted(plan: Plan, arch: Architecture) -> float:

@@ -155,6 +155,26 @@ def test_settings_that_a_problem_cannot_take(
 
 
 @pytest.mark.unit
+def test_names_of_kernels_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ["--problem", "1,128,8,256,32", "--pair", "f32", "--mask", "own"]
+    assert main(["plan", "attention_backward", *problem]) == 0
+    rows = [x for x in capsys.readouterr().out.splitlines() if x.startswith("| ")]
+    names = [row.split("|")[1].strip() for row in rows]
+    assert names.count("evoformer_backward_sm80") == 2
+    assert {*names} <= {"kernel", "", *registry()}
+
+
+@pytest.mark.unit
+def test_a_device_that_nothing_was_tuned_on(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("nonsense", "NVIDIA H200"):
+        assert main(["plan", "gemm", "--problem", "64,64,64", "--device", name, "--json"]) == 0
+        told = capsys.readouterr()
+        json.loads(told.out)
+        is_said = "no tuned table has entries of 'nonsense'; it has of: " in told.err
+        assert is_said == (name == "nonsense") and (is_said or not told.err)
+
+
+@pytest.mark.unit
 def test_candidates_that_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["attention", "--problem", "1,8,2,64,128", "--pair", "f32", "--arch", "sm_86"]
     report = planned(capsys, *words, "--rejected")

@@ -165,6 +165,11 @@ def _look_up(operation: str, problems: Sequence[Any], place: Executor) -> Entry 
     return None
 
 
+def devices() -> list[str]:
+    """Names of the devices that the tables have entries of."""
+    return sorted({device for table in _tables() for device, _, _ in table})
+
+
 @contextmanager
 def left_alone() -> Iterator[None]:
     """Plans that this thread makes within are as without tables."""
