@@ -33,6 +33,7 @@ from cuevo.cli.arguments.usage import (
     UsageError,
     add_command,
     add_json_option,
+    natural,
     print_json,
     print_table,
     table,
@@ -91,7 +92,9 @@ def add_commands(subparsers: Subparsers) -> None:
         metavar="SM",
         help="whose arithmetic and limits (default: the kernel's lowest)",
     )
-    check.add_argument("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    check.add_argument(
+        "--seed", type=natural, default=0, metavar="N", help="of the random numbers (0)"
+    )
     check.add_argument(
         "--lines",
         type=int,

@@ -19,6 +19,7 @@ from cuevo.cli.arguments.usage import (
     add_command,
     add_json_option,
     console,
+    natural,
     print_json,
 )
 
@@ -93,7 +94,7 @@ def add_commands(subparsers: Subparsers) -> None:
         field = name.replace("-", "_")
         default = f"{getattr(ON_GPU, field)} on a GPU, {getattr(ON_CPU, field)} on the CPU executor"
         add(f"--{name}", type=int, metavar=metavar, help=f"{what} (default: {default})")
-    add("--seed", type=int, default=0, metavar="S", help="of the random inputs (default: 0)")
+    add("--seed", type=natural, default=0, metavar="S", help="of the random inputs (default: 0)")
     add_json_option(parser)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cuevo.cli.arguments.files import add_launch_options, is_file
 from cuevo.cli.arguments.problem import is_problem
 from cuevo.cli.arguments.settings import split_settings
-from cuevo.cli.arguments.usage import EXIT_OK, Subparsers, UsageError, add_command
+from cuevo.cli.arguments.usage import EXIT_OK, Subparsers, UsageError, add_command, natural
 from cuevo.cli.assemble import only_instance
 from cuevo.cli.check import reports
 from cuevo.cli.kernels import add_kernel_options, architecture_name
@@ -62,7 +62,7 @@ def add_commands(subparsers: Subparsers) -> None:
         help="sm_80, sm_90, ... (default: as of assemble)",
     )
     add("--counts", action="store_true", help="run a kernel by its name on small problems, too")
-    add("--seed", type=int, default=0, metavar="N", help="of the random numbers (0)")
+    add("--seed", type=natural, default=0, metavar="N", help="of the random numbers (0)")
     add(
         "--diff",
         nargs="+",

@@ -136,6 +136,13 @@ def test_a_template_gets_its_values_and_macros(
         (f"assemble {FILE} --threads 129", 1, "softmax(): 129 threads in a block; .maxntid allows"),
         (f"assemble {FILE} --threads 2000", 1, "2000 threads in a block; 1024 are the most"),
         (f"inspect {FILE} --threads 1,1,65", 1, "a block is 65 threads deep; 64 are the most"),
+        (
+            f"check {FILE} --args f32[99999999999999] 0 0 0",
+            2,
+            "f32[99999999999999]: there is no such",
+        ),
+        (f"check {FILE} --args f32[9999999999999999999,9] 0 0 0", 2, "there is no such array: "),
+        (f"check {FILE} --args u8[4]=300 0 0 0", 2, "u8[4]=300: there is no such array: "),
         (f"assemble {FILE} --entry other", 1, "there is no 'other' in"),
         (f"render {FILE} --arch 90", 2, "--arch is for a kernel by its name"),
         (f"render {FILE} --set n=1", 1, "is plain PTX, which takes none; got n"),
@@ -209,9 +216,11 @@ def test_what_is_no_size(word: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.unit
 @pytest.mark.parametrize("word", ["-100000", "1.5", "x"])
 @pytest.mark.parametrize("command", ["check", "assemble", "inspect"])
-def test_what_is_no_number_of_bytes(
-    command: str, word: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("option", ["--shared", "--seed"])
+def test_what_is_no_natural_number(
+    command: str, option: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main([command, FILE, "--shared", word])
-    assert f"--shared: {word!r} is no number of bytes" in capsys.readouterr().err
+    if (command, option) != ("assemble", "--seed"):
+        with pytest.raises(SystemExit):
+            main([command, FILE, option, word])
+        assert f"{option}: {word!r} is no integer from 0 on" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuevo.cli.arguments.settings import split_settings
-from cuevo.cli.arguments.usage import UsageError
+from cuevo.cli.arguments.usage import UsageError, natural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def add_block_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shared",
-        type=amount,
+        type=natural,
         metavar="BYTES",
         help="dynamic shared memory of a block, for the kernel of a file (0)",
     )
@@ -150,14 +150,17 @@ def make_argument(word: str, rng: np.random.Generator) -> Any:
     name = _DTYPES[match["dtype"]]
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     shape = tuple(map(int, match["shape"].split(",")))
-    if match["fill"] is not None:
-        fill = _value(match["fill"])
-        if not isinstance(fill, int | float):
-            raise UsageError(f"{word}: an array is filled with a number, not {match['fill']!r}.")
-        return _as_on_device(np.full(shape, fill, dtype))
-    if dtype.kind in "iu":
-        return _as_on_device(rng.integers(0, 100, shape).astype(dtype))
-    return _as_on_device(rng.standard_normal(shape).astype(dtype))
+    fill = None if match["fill"] is None else _value(match["fill"])
+    if not isinstance(fill, int | float | None):
+        raise UsageError(f"{word}: an array is filled with a number, not {match['fill']!r}.")
+    try:
+        if fill is not None:
+            return _as_on_device(np.full(shape, fill, dtype))
+        if dtype.kind in "iu":
+            return _as_on_device(rng.integers(0, 100, shape).astype(dtype))
+        return _as_on_device(rng.standard_normal(shape).astype(dtype))
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise UsageError(f"{word}: there is no such array: {error}") from error
 
 
 def _as_on_device(array: NDArray[Any]) -> NDArray[Any]:
@@ -191,13 +194,6 @@ def size(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*){0,2}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write X, X,Y or X,Y,Z")
     return tuple(map(int, text.split(",")))
-
-
-def amount(text: str) -> int:
-    """A number of bytes."""
-    if not re.fullmatch(r"\d+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes")
-    return int(text)
 
 
 def make_arguments(words: Sequence[str] | None, rendered: RenderedKernel, seed: int) -> list[Any]:

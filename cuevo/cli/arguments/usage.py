@@ -56,6 +56,13 @@ def add_command(
     return parser
 
 
+def natural(text: str) -> int:
+    """An integer that is not negative."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer from 0 on")
+    return int(text)
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
 
