@@ -89,7 +89,7 @@ def _chosen_configurations(
     from cuevo.ops.dispatch import choose, load
 
     views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
-    place = executor_for(None, list(views.values()))
+    place = executor_for(None, views)
     problem = asdict(packed_problem(views, inputs.pack, 2, place))
     words = []
     for wanted in (

@@ -42,11 +42,13 @@ def mma_alone(
     `fragments` is an array of `dtype`, of the shape `FRAGMENTS`; `sums` has a float32 for each of
     `threads(size)`. They say where it runs, if `device` does not.
     """
-    views = [view(fragments, name="fragments"), view(sums, name="sums")]
+    given = {"fragments": fragments, "sums": sums}
+    views = {name: view(array, name=name) for name, array in given.items()}
     kernel = instance(dtype)
     loaded = executor_for(device, views).load(kernel)
     iterations = ceil(size[2] / K_OF_ITERATION)
-    pointers = {"fragments": views[0].pointer, "sums": views[1].pointer}
+    pointers = {name: each.pointer for name, each in views.items()}
     params = bytes(kernel.params.pack({**pointers, "iterations": iterations}))
     grid = (threads(size) // THREADS, 1, 1)
-    return lambda: loaded.launch(grid, (THREADS, 1, 1), 0, params, buffers=views)
+    buffers = [*views.values()]
+    return lambda: loaded.launch(grid, (THREADS, 1, 1), 0, params, buffers=buffers)

@@ -35,7 +35,7 @@ def packing_call(inputs: Inputs, passes: int) -> tuple[Callable[[], Any], int] |
     from cuevo.ops.plan import PlanBuilder
 
     pair_bias = view(inputs.pair_bias)
-    place = executor_for("sim" if pair_bias.device == "cpu" else None, [pair_bias])
+    place = executor_for("sim" if pair_bias.device == "cpu" else None, {"pair_bias": pair_bias})
     problem = state_problem(view(inputs.q), view(inputs.k), view(inputs.v), None, pair_bias)
     if not is_packed(problem, pair_bias, inputs.pack, passes, architecture_of(place)):
         return None

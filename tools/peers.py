@@ -109,7 +109,7 @@ def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     from cuevo.ops.forward import VARIANTS
 
     views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
-    place = executor_for(None, list(views.values()))
+    place = executor_for(None, views)
     problem = packed_problem(views, inputs.pack, 1, place)
     kernel, chosen = choose(VARIANTS, problem, place, changes)
     return " ".join([kernel.NAME, *(f"{name}={value}" for name, value in asdict(chosen).items())])
