@@ -146,46 +146,55 @@ class Struct:
     def pack(self, values: Mapping[str, int | float | Sequence[int | float]]) -> bytes:
         """The struct's bytes with each field from `values`, that of an array a sequence.
 
-        Raises ValueError where names differ, and with the field's name for numbers that are out of
-        range or too few or too many; TypeError for what is no such number.
+        Raises ValueError where names differ, and with the field's name for integers that are out of
+        range and for too few or too many numbers; TypeError for what is no such number.
         """
         if values.keys() != self._offsets.keys():
             missing = ", ".join(self._offsets.keys() - values.keys()) or "none"
             foreign = ", ".join(values.keys() - self._offsets.keys()) or "none"
             raise ValueError(f"struct {self.name}: missing fields: {missing}; unknown: {foreign}")
-        block = bytearray(self.size)
+        flat: list[Any] = []
         for field in self.fields:
-            try:
-                content = _packed(field.ctype, values[field.name])
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"struct {self.name}: {field.name}: {error}") from None
-            block[field.offset : field.offset + field.size] = content
-        return bytes(block)
-
-
-def _packed(ctype: Any, value: Any) -> bytes:
-    """The bytes of a field; TypeError or ValueError for what it cannot hold."""
-    element, given = ctype, [value]
-    if issubclass(ctype, ctypes.Array):
-        element, count = ctype._type_, ctype._length_
-        if not isinstance(value, Iterable) or isinstance(value, str):
-            raise TypeError(f"expected {count} of {_c_name(element)}; got {reprlib.repr(value)}")
-        given = list(value)
-        if len(given) != count:
-            raise ValueError(f"expected {count} of {_c_name(element)}; got {len(given)}")
-    code = _PACK_CODES[element]
-    packed = bytearray()
-    for each in given:
-        expected = f"expected {_c_name(element)}; got {reprlib.repr(each)}"
+            flat += self._numbers(field, values[field.name])
         try:
-            number = float(each) if code in "fd" and not isinstance(each, str) else index(each)
-        except TypeError:
-            raise TypeError(expected) from None
-        try:
-            packed += struct.pack(f"<{code}", number)
+            return struct.pack(self.pack_format, *flat)
         except (struct.error, OverflowError):
-            raise ValueError(f"{expected}, which is out of range") from None
-    return bytes(packed)
+            for field in self.fields:
+                for number in self._numbers(field, values[field.name]):
+                    self._check(field, number)
+            raise
+
+    def _numbers(self, field: Field, value: Any) -> Sequence[Any]:
+        """The numbers of a field, as many as it has."""
+        if not issubclass(field.ctype, ctypes.Array):
+            return (value,)
+        count, name = field.ctype._length_, _c_name(_element(field))
+        expected = f"struct {self.name}: {field.name}: expected {count} of {name}"
+        if not isinstance(value, Iterable) or isinstance(value, str):
+            raise TypeError(f"{expected}; got {reprlib.repr(value)}")
+        numbers = tuple(value)
+        if len(numbers) != count:
+            raise ValueError(f"{expected}; got {len(numbers)}")
+        return numbers
+
+    def _check(self, field: Field, number: Any) -> None:
+        """TypeError or ValueError if a number is none that the field can have."""
+        code = _PACK_CODES[_element(field)]
+        wrong = f"struct {self.name}: {field.name}: expected {_c_name(_element(field))}; "
+        wrong += f"got {reprlib.repr(number)}"
+        try:
+            plain = float(number) if code in "fd" and not isinstance(number, str) else index(number)
+        except TypeError:
+            raise TypeError(wrong) from None
+        try:
+            struct.pack(f"@{code}", plain)
+        except (struct.error, OverflowError):
+            raise ValueError(f"{wrong}, which is out of range") from None
+
+
+def _element(field: Field) -> Any:
+    """Type of a field, or of the elements of an array."""
+    return field.ctype._type_ if issubclass(field.ctype, ctypes.Array) else field.ctype
 
 
 def _c_name(ctype: Any) -> str:

@@ -245,7 +245,6 @@ def test_a_struct_is_packed_as_a_compiler_lays_it_out() -> None:
         ("n", None, TypeError, "n: expected int32_t; got None"),
         ("n", 2**31, ValueError, "n: expected int32_t; got 2147483648, which is out of range"),
         ("s", "1", TypeError, "s: expected float; got '1'"),
-        ("s", 1e300, ValueError, r"s: expected float; got 1e\+300, which is out of range"),
         ("x", "here", TypeError, "x: expected an address; got 'here'"),
         ("c", 5, TypeError, "c: expected 3 of int8_t; got 5"),
         ("c", [1, 2], ValueError, "c: expected 3 of int8_t; got 2"),
