@@ -52,7 +52,8 @@ def attention_backward(
         `attention_backward_workspace` bytes that starts at a multiple of 256; by default taken from
         the stream's memory pool, and given back.
     results : arrays for the gradients, in the order of `GRADS`, None for what is to be a new one:
-        contiguous, from multiples of 16 bytes, of the shapes and types of new ones.
+        contiguous, from multiples of 16 bytes, of the shapes and types of new ones. They must not
+        overlap each other, nor an operand.
     device, stream : as in `cuevo.attention`.
     config : ``{"keys": ..., "queries": ...}``, for either side a kernel configuration, or names and
         values that change the one chosen.
@@ -60,9 +61,9 @@ def attention_backward(
     dq, dk and dv are new arrays of the type and shape of q, k and v, the gradients of the biases
     have the shapes of these, 1 where they are broadcast, summed in float32 and rounded once. Host
     arrays give NumPy arrays; arrays on a device give `DeviceArray`s, queued on the stream and not
-    waited for. A row whose every score is -inf has zero gradients; so has one whose lse is below
-    -2^22, where float32 has lost what the keys differ by. Results are the same bits from run to
-    run.
+    waited for. A row whose every score is -inf has zero gradients, if its dout is finite; so has
+    one whose lse is below -2^22, where float32 has lost what the keys differ by. Results are the
+    same bits from run to run.
 
     Raises ValueError or TypeError, naming the argument, before anything is launched;
     DeviceUnavailable, AssemblerError, DriverError and SimulatorError from what follows.

@@ -355,7 +355,7 @@ def _alignment(name: str, x: ArrayView) -> int:
 
 
 def _check_apart(out: ArrayView) -> None:
-    """Check that no row of the result begins within another one."""
+    """Check that no row of the result begins within its neighbour along an axis."""
     if 0 in out.shape:
         return
     row = out.shape[2] * out.dtype.itemsize

@@ -55,7 +55,7 @@ def gemm(
     scatter : [M], int64 or int32, contiguous: row i of the product becomes row ``scatter[i]`` of
         `out`, and is added to that row of c; an index outside of `out` drops the row. Rows of `out`
         that are not named stay as they are. Of an index that comes twice, one row is stored, which
-        one is not said.
+        one is not said; where c is `out` no index may, since what is added to is not said then.
     out : array for the result, float16, bfloat16 or float32, rows contiguous; by default a new one.
         It may be c itself, and must not overlap any other array. With `scatter` it is needed, and
         may have any number of rows.
@@ -67,7 +67,8 @@ def gemm(
 
     Products are summed in float32; alpha, c and bias are applied in float32, and the result is
     rounded once. Host arrays give NumPy arrays; arrays on a device give a `DeviceArray`, queued on
-    the stream and not waited for. Results are the same bits from run to run.
+    the stream and not waited for. Results are the same bits from run to run, but for rows that
+    `scatter` names twice.
 
     Raises ValueError or TypeError, naming the argument, before anything is launched;
     DeviceUnavailable, AssemblerError, DriverError and SimulatorError from what follows.

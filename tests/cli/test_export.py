@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from cuda import pathfinder
+from helpers.fat_binaries import need_fat_binaries
 
 from cuevo.cli import main
-from cuevo.cli.arguments.usage import EXIT_OK, EXIT_USAGE
+from cuevo.cli.arguments.usage import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +20,7 @@ SMALL = (
 
 
 def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("cuda.bindings.nvfatbin")
+    need_fat_binaries()
     assert main(["export", *SMALL, "-o", str(tmp_path)]) == EXIT_OK
     assert "MB" in capsys.readouterr().out
     manifest = json.loads((tmp_path / "manifest.json").read_text())
@@ -40,7 +42,7 @@ def test_a_folder_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_kernels_of_an_export_before_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("cuda.bindings.nvfatbin")
+    need_fat_binaries()
     kept = tmp_path / "kernels/own.txt"
     assert main(["export", *SMALL, "-o", str(tmp_path)]) == EXIT_OK
     kept.write_text("of somebody else")
@@ -57,8 +59,20 @@ def test_kernels_of_an_export_before_go(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"{tmp_path}: {files - 1} files" in capsys.readouterr().out
 
 
+def test_without_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(name: str) -> None:
+        raise pathfinder.DynamicLibNotFoundError(f"no {name}")
+
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", missing)
+    assert main(["export", *SMALL, "-o", str(tmp_path / "folder")]) == EXIT_FAILED
+    assert "pip install 'cuevo[export]'" in capsys.readouterr().err
+    assert not (tmp_path / "folder").exists()
+
+
 def test_no_other_files_go(tmp_path: Path) -> None:
-    pytest.importorskip("cuda.bindings.nvfatbin")
+    need_fat_binaries()
     outside = tmp_path / "outside.fatbin"
     outside.touch()
     folder = tmp_path / "folder"

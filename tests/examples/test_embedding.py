@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.c_planner import FLAGS, compiler, write_planner
+from helpers.fat_binaries import need_fat_binaries
 
 from cuevo.arrays import ArrayView
 from cuevo.cuda import devices
@@ -188,7 +189,7 @@ LARGE = "-DSIZES=N = 384, LQ = 315, LK = 293, H = 2, EACH = 29"
 def test_results_are_right_on_a_device(
     example: str, sizes: tuple[str, ...], headers: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("cuda.bindings.nvfatbin")
+    need_fat_binaries()
     number = devices()[0].arch.removeprefix("sm_").rstrip("a")
     name = f"sm_{number}a" if number == "90" else f"sm_{number}"
     path = tmp_path / "attention"

@@ -27,6 +27,7 @@ from cuevo.ops.export.instances import (
     fat_binaries,
     find_spilling,
     processes,
+    require_extra,
 )
 from cuevo.ops.export.selection import Selection
 from cuevo.toolchain.header import HEADER_NAME
@@ -90,8 +91,9 @@ def write(
     workers : processes that assemble.
     report : is told how far it has come.
 
-    Raises AssemblerError, OSError; ImportError without the extra ``export``.
+    Raises AssemblerError, OSError; CuevoError without the extra ``export``.
     """
+    require_extra()
     spilling: set[Spilling] = set()
     known: set[Spilling] = set()
     with processes(workers) as each:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from cuevo.architectures import Architecture
+from cuevo.errors import CuevoError
 from cuevo.kernels import registry
 from cuevo.toolchain import cache as _cache
 from cuevo.toolchain.assembler import Cubin, assemble, target_for
@@ -24,6 +25,7 @@ __all__ = [
     "fat_binaries",
     "find_spilling",
     "processes",
+    "require_extra",
 ]
 
 
@@ -94,9 +96,21 @@ def fat_binaries(instances: Sequence[Instance], each: Map) -> list[bytes]:
     """Machine code of every architecture, and PTX for those that follow, compressed: the fat binary
     of each instance.
 
-    Raises AssemblerError; ImportError without the extra ``export``.
+    Raises AssemblerError; see also `require_extra`.
     """
     return each(_fat_binary, instances)
+
+
+def require_extra() -> None:
+    """CuevoError where the library that makes fat binaries is missing."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    try:
+        load_nvidia_dynamic_lib("nvfatbin")
+    except RuntimeError as error:  # as its own errors are
+        raise CuevoError(
+            "fat binaries are made by nvFatbin, which is not here: pip install 'cuevo[export]'"
+        ) from error
 
 
 @contextmanager
