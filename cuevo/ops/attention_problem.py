@@ -12,6 +12,7 @@ import numpy as np
 
 from cuevo.arrays import BFLOAT16, ArrayView
 from cuevo.kernels.forward import Problem
+from cuevo.ops.given_memory import check_apart
 from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
 
 __all__ = [
@@ -268,12 +269,4 @@ def _is_mapped(x: ArrayView) -> bool:
 def _check_writable(out: ArrayView) -> None:
     if out.readonly:
         raise ValueError("out: has to be writable; this array is read-only")
-    if 0 in out.shape:
-        return
-    row = out.shape[-1] * out.dtype.itemsize
-    for axis, extent, stride in zip(AXES["out"][:-1], out.shape, out.strides, strict=False):
-        if extent > 1 and abs(stride) < row:
-            raise ValueError(
-                f"out: the stride of axis {axis} is {stride} bytes, so that rows of {row} bytes "
-                "overlap"
-            )
+    check_apart("out", out, AXES["out"])

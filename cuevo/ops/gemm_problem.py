@@ -12,6 +12,7 @@ import numpy as np
 
 from cuevo.arrays import BFLOAT16, ArrayView, contiguous_strides
 from cuevo.kernels.gemm_mma import Problem
+from cuevo.ops.given_memory import check_apart
 
 __all__ = [
     "MOST_POSITIONS",
@@ -166,7 +167,7 @@ def check_operands(
         out=_contiguous_rows("out", _batched(target, count)),
         shape=shape,
     )
-    _check_apart(result.out)
+    check_apart("out", result.out, ("B", "M", "N"))
     for name, operand in zip(("a", "b", "c", "out"), (*result.inputs[:3], result.out), strict=True):
         if operand is not None:
             _alignment(name, operand)
@@ -352,16 +353,3 @@ def _alignment(name: str, x: ArrayView) -> int:
     if alignment < x.dtype.itemsize:
         raise ValueError(f"{name}: its elements must be aligned to their {x.dtype.itemsize} bytes")
     return alignment
-
-
-def _check_apart(out: ArrayView) -> None:
-    """Check that no row of the result begins within its neighbour along an axis."""
-    if 0 in out.shape:
-        return
-    row = out.shape[2] * out.dtype.itemsize
-    for axis, extent, stride in zip(("B", "M"), out.shape, out.strides, strict=False):
-        if extent > 1 and abs(stride) < row:
-            raise ValueError(
-                f"out: the stride of axis {axis} is {stride} bytes, so that rows of {row} bytes "
-                "overlap"
-            )

@@ -2,6 +2,7 @@
 workspace, for arrays that only its kernels see.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, as_numpy, view
 
-__all__ = ["ALIGNMENT", "check_result", "device_workspace", "host_workspace"]
+__all__ = ["ALIGNMENT", "check_apart", "check_result", "device_workspace", "host_workspace"]
 
 ALIGNMENT = 256
 """Bytes to whose multiples a workspace and each array in it are aligned."""
@@ -57,6 +58,21 @@ def _check(found: ArrayView, nbytes: int) -> None:
 # -- Results ---------------------------------------------------------------------------------------
 
 _RESULT_ALIGNMENT = 16
+
+
+def check_apart(label: str, x: ArrayView, axes: Sequence[str]) -> None:
+    """Check that no row, along the last axis, of what is written begins within its neighbour along
+    another one; ValueError, beginning with `label`, where one does.
+    """
+    if 0 in x.shape:
+        return
+    row = x.shape[-1] * x.dtype.itemsize
+    for axis, extent, stride in zip(axes[:-1], x.shape, x.strides, strict=False):
+        if extent > 1 and abs(stride) < row:
+            raise ValueError(
+                f"{label}: the stride of axis {axis} is {stride} bytes, so that rows of {row} "
+                "bytes overlap"
+            )
 
 
 def check_result(

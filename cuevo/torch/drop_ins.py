@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cuevo.ops import GRADS
-from cuevo.ops.attention_problem import check_shapes
+from cuevo.ops.attention_problem import AXES, check_shapes
 from cuevo.torch.function import evoformer_attention
 
 __all__ = ["DS4Sci_EvoformerAttention", "triangle_attention"]
@@ -91,11 +91,10 @@ def triangle_attention(
 
 _TRIANGLE_LABELS = dict(zip(GRADS, ("q", "k", "v", "mask", "bias"), strict=True))
 _TRIANGLE_AXES = {
+    **AXES,
     "q": ("B", "N", "H", "Lq", "D"),
     "k": ("B", "N", "H", "Lk", "D"),
     "v": ("B", "N", "H", "Lk", "D"),
-    "mask_bias": ("B", "N", "1", "1", "Lk"),
-    "pair_bias": ("B", "1", "H", "Lq", "Lk"),
 }
 
 

@@ -84,7 +84,7 @@ def _attend(operands: tuple[Any, Any, Any, Any, Any], scale: float | None, key: 
         _check(operands)
         _refuse_tangents(operands)
         if is_sharded(operands):
-            return attend_in_shards(partial(evoformer_attention, scale=scale), GRADS, operands)
+            return attend_in_shards(partial(evoformer_attention, scale=scale), operands)
         return operator(*operands, scale)
     try:
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)

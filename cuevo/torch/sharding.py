@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuevo.ops import GRADS
+
 __all__ = ["attend_in_shards", "is_sharded"]
 
 _AXES = ("BNQHD", "BNKHD", "BNKHD", "BN..K", "B.HQK")
@@ -23,19 +25,15 @@ def is_sharded(operands: Sequence[Any]) -> bool:
     return any(hasattr(x, "placements") for x in operands)
 
 
-def attend_in_shards(
-    call: Callable[..., Tensor], labels: Sequence[str], operands: Sequence[Any]
-) -> Tensor:
+def attend_in_shards(call: Callable[..., Tensor], operands: Sequence[Any]) -> Tensor:
     """The result of `call` on the operands, by its results on their shards; sharded as these are.
-
-    labels : what the caller knows the operands by.
 
     Raises TypeError where some are DTensors and others are not, ValueError where they are on
     different meshes.
     """
     from torch.distributed.tensor import Replicate
 
-    mesh = _mesh(labels, operands)
+    mesh = _mesh(operands)
     over = [_axis(dim, operands) for dim in range(mesh.ndim)]
     shards = []
     for axes, x in zip(_AXES, operands, strict=True):
@@ -46,19 +44,19 @@ def attend_in_shards(
     return _whole(call(*shards), mesh, placements, q.shape)
 
 
-def _mesh(labels: Sequence[str], operands: Sequence[Any]) -> Any:
+def _mesh(operands: Sequence[Any]) -> Any:
     """The mesh of all operands."""
     first = next(i for i, x in enumerate(operands) if hasattr(x, "placements"))
     mesh = operands[first].device_mesh
-    for label, x in zip(labels, operands, strict=True):
+    for name, x in zip(GRADS, operands, strict=True):
         if x is not None and not hasattr(x, "placements"):
             raise TypeError(
-                f"{label}: expected a DTensor, as {labels[first]} is one; got a tensor. "
+                f"{name}: expected a DTensor, as {GRADS[first]} is one; got a tensor. "
                 "torch.distributed.tensor.distribute_tensor makes one of it"
             )
         if x is not None and x.device_mesh != mesh:
             raise ValueError(
-                f"{label}: expected the mesh of {labels[first]}, {mesh}; got {x.device_mesh}"
+                f"{name}: expected the mesh of {GRADS[first]}, {mesh}; got {x.device_mesh}"
             )
     return mesh
 

@@ -123,7 +123,6 @@ _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
 }  # fmt: skip
 """NumPy's names of the types of elements."""
-_ALIGNED = 256
 
 
 def make_argument(word: str, rng: np.random.Generator) -> Any:
@@ -165,11 +164,9 @@ def make_argument(word: str, rng: np.random.Generator) -> Any:
 
 def _as_on_device(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that begins at a multiple of 256 bytes, as memory of a device does."""
-    import numpy as np
+    from cuevo.ops.given_memory import host_workspace
 
-    room = np.empty(array.nbytes + _ALIGNED, np.uint8)
-    begin = -room.ctypes.data % _ALIGNED
-    placed = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    placed = host_workspace(None, array.nbytes).view(array.dtype).reshape(array.shape)
     placed[...] = array
     return placed
 

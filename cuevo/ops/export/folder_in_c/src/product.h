@@ -33,8 +33,8 @@ static int64_t matrix_alignment(const cuevo_array *x)
     return (int64_t)(all & (~all + 1));
 }
 
-/* Checks that an array is somewhere, that rows, or also columns, are contiguous and elements aligned. Strides along axes of extent 1 become those
- * that kernels expect. */
+/* Checks that an array is somewhere, that rows, or also columns, are contiguous and elements aligned. Strides along axes
+ * of extent 1 become those that kernels expect. */
 static cuevo_status check_matrix(cuevo_plan *plan, cuevo_array *x, int may_have_columns, const char *name)
 {
     const int64_t size = item_bytes(x->type), rows = x->shape[1], columns = x->shape[2];
