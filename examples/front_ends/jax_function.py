@@ -8,6 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+if __name__ == "__main__":  # the help page needs no jax
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -106,6 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    layout = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
     main()

@@ -6,6 +6,10 @@ python examples/front_ends/torch_module.py        on the GPU if there is one, el
 import argparse
 from collections.abc import Callable
 
+if __name__ == "__main__":  # the help page needs no torch
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
+
 import torch
 from torch import Tensor, nn
 
@@ -108,8 +112,6 @@ def train() -> None:
 
 
 if __name__ == "__main__":
-    layout = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
     torch.manual_seed(0)
     check(ending=False)
     check(ending=True)
