@@ -2,10 +2,15 @@
 that is wrong is found and named.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import attention_cases
+from helpers.attention_cases import store
+from helpers.backward_cases import GRADS
+from helpers.guarded import lay_out
 
 import cuevo
 import random_problems
@@ -54,6 +59,25 @@ def test_problems_have_all_that_there_is() -> None:
 def test_right_results_pass(front_end: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert not random_problems.main([*FEW, "--count", "3", "--front-ends", front_end])
     assert capsys.readouterr().out.startswith("3 problems, 0 wrong\n")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("one_key", [True, False])
+def test_one_rounding_of_all_probabilities_passes(one_key: bool) -> None:
+    """Where all keys are the same one the rounding of P is that of out; else it cancels out."""
+    drawn = (random_problems.draw(3, index, "sim", ["numpy"]) for index in range(400))
+    problem = next(x for x in drawn if x.case.values in ("normal", "small") and x.case.keys > 1)
+    first = problem.inputs["k"].array[:, :, :1]
+    same = lay_out(problem.inputs["k"].array.shape, first.dtype, broadcast=(2,) if one_key else ())
+    store(same.array, np.broadcast_to(first, same.array.shape))
+    problem = replace(problem, inputs={**problem.inputs, "k": same})
+    operands = {name: problem.inputs[name] for name in GRADS if name in problem.inputs}
+    out, lse = attention_cases.expected(problem.case, operands)
+    off = random_problems.ROUNDING[problem.case.dtype]
+    if one_key:
+        random_problems.check_result(problem, out * (1.0 + 1.5 * off), lse)
+    with pytest.raises(AssertionError, match="relative error"):
+        random_problems.check_result(problem, out * (1.0 + (3.0 if one_key else 1.5) * off), lse)
 
 
 @pytest.mark.kernel
