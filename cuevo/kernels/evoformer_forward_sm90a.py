@@ -128,6 +128,13 @@ class Config(StageMemory, WorkList):
         return self.mask != "none"
 
     @property
+    def mask_warps(self) -> int:
+        """How many of them: one for each row N, or for two of four, which leaves a thread more
+        registers.
+        """
+        return {4: 2}.get(self.block_rows, self.block_rows) if self.masked else 0
+
+    @property
     def adds_mask(self) -> bool:
         """Whether a product adds the mask to the scores: where there is one, or keys end within a
         tile and no tile of the pair bias says so.
@@ -163,7 +170,7 @@ class Config(StageMemory, WorkList):
     @property
     def mask_arrivals(self) -> int:
         """Lanes of mask warps that arrive at a barrier."""
-        return self.arriving_lanes * self.block_rows if self.masked else 0
+        return self.arriving_lanes * self.mask_warps
 
     @property
     def arriving_lanes(self) -> int:
@@ -222,8 +229,8 @@ class Config(StageMemory, WorkList):
 
     @property
     def threads(self) -> int:
-        """Threads of a block: consumer warpgroups, the producer warp, a mask warp a row N."""
-        return 128 * self.block_rows + 32 + (32 * self.block_rows if self.masked else 0)
+        """Threads of a block: consumer warpgroups, the producer warp, mask warps."""
+        return 128 * self.block_rows + 32 + 32 * self.mask_warps
 
     @property
     def min_blocks(self) -> int:
@@ -394,6 +401,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 
 
 SHAPES = (
+    Config(8, block_rows=4, stages=6, continues=True),
     Config(32, block_rows=3, stages=5, continues=True),
     Config(64, block_rows=2, stages=4, sums="added"),
 )
@@ -469,11 +477,7 @@ def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
     if (config.block_rows, config.stages) != (3, 5):
         return replace(config, m_tiles=1)
-    # Four rows N have 80 registers a thread: too few for the operand of the mask's product and for
-    # row sums that are columns of their own.
-    crowded = config.mask_product and config.product_columns > 32
-    sums = "added" if crowded else config.sums
-    return replace(config, m_tiles=1, block_rows=4, stages=6, sums=sums)
+    return replace(config, m_tiles=1, block_rows=4, stages=6)
 
 
 def parameters(
