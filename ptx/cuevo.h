@@ -111,20 +111,22 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t query_tiles; /* of this launch, of block_queries */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
 
-    /* Works of a cluster: their numbers count query tiles, then `middle`, then `outer`, then batches. */
-    uint32_t works;        /* B * outer * middle * query_tiles, below 2^31; and what follows */
+    /* Works of a cluster: their numbers count query tiles, then the heads of a set, then groups of rows, then sets, then batches. */
+    uint32_t works;        /* B * head_sets * groups * set_heads * query_tiles, below 2^31; and what follows */
     uint32_t first_alone;  /* from this one on each is one row n, of block_rows that count first; works: there is none such */
-    uint32_t head_by_head; /* 1: middle are row groups, ceil(N / block_rows) over the blocks of a cluster, outer are heads; 0: the other way round */
-    uint32_t middle;
-    uint32_t outer;
+    uint32_t set_heads;    /* heads of a set, side by side */
+    uint32_t groups;       /* ceil(N / block_rows) over the blocks of a cluster */
+    uint32_t head_sets;    /* H / set_heads */
 
-    /* Multipliers and shifts that divide by query_tiles, middle and outer (lib/divide.ptx). */
+    /* Multipliers and shifts that divide by query_tiles, set_heads, groups and head_sets (lib/divide.ptx). */
     uint32_t query_tiles_magic;
     uint32_t query_tiles_shift;
-    uint32_t middle_magic;
-    uint32_t middle_shift;
-    uint32_t outer_magic;
-    uint32_t outer_shift;
+    uint32_t set_heads_magic;
+    uint32_t set_heads_shift;
+    uint32_t groups_magic;
+    uint32_t groups_shift;
+    uint32_t head_sets_magic;
+    uint32_t head_sets_shift;
 
     float score_scale;     /* scale * log2(e): scores to powers of two */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */

@@ -8,13 +8,17 @@ from math import ceil
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["WorkList", "goes_head_by_head", "has_many_tiles"]
+__all__ = ["WorkList", "has_many_tiles", "heads_of_set"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
 _MANY_TILE_BYTES = 2**25
 _LONG_SCORES = 2**29
-"""From which on a call is limited by power, of which what comes from memory takes a part."""
+"""From which on a call is limited by power, of which what comes from memory takes a part, more than
+parts of lines that are fetched again.
+"""
+_LINE_ELEMENTS = 64
+"""Of 16 bits, in a line of 128 bytes, which is what TMA has L2 fetch."""
 
 
 def has_many_tiles(problem: Problem) -> bool:
@@ -22,11 +26,17 @@ def has_many_tiles(problem: Problem) -> bool:
     return 4 * problem.scores // problem.rows >= _MANY_TILE_BYTES
 
 
-def goes_head_by_head(problem: Problem) -> bool:
-    """Whether all groups of rows N of a head come before the next head, whose tiles of the pair
-    bias then come from memory once; else all heads of a group, which lie side by side in q, k, v.
+def heads_of_set(problem: Problem) -> int:
+    """Heads, side by side, all of whose groups of rows N come before the next heads, and whose
+    tiles of the pair bias so come from memory once: all heads where L2 keeps all tiles, else as
+    many as fill whole lines of q, k and v.
     """
-    return has_many_tiles(problem) and problem.scores >= _LONG_SCORES
+    if not has_many_tiles(problem):
+        return problem.heads
+    heads = next((n for n in (1, 2, 4) if n * problem.head_dim % _LINE_ELEMENTS == 0), 8)
+    if problem.heads % heads == 0:
+        return heads
+    return 1 if problem.scores >= _LONG_SCORES else problem.heads
 
 
 class WorkList(ABC):
@@ -75,17 +85,17 @@ class WorkList(ABC):
         clusters = min(works, self.clusters(self.blocks))
         return (clusters * self.cluster, 1, 1)
 
-    def numbering(self, problem: Problem, *, by_head: bool) -> dict[str, int]:
+    def numbering(self, problem: Problem, set_heads: int) -> dict[str, int]:
         """How works are numbered, as fields of the parameter block."""
         groups, tiles = self.extents(problem.rows, problem.queries)
-        middle, outer = (groups, problem.heads) if by_head else (problem.heads, groups)
+        sets = problem.heads // set_heads
         works, alone = self.works(problem), self.alone(problem, self.blocks)
         return {
             "works": works + alone * (self.block_rows - 1),
             "first_alone": works - alone,
-            "head_by_head": 1 if by_head else 0,
             "query_tiles": tiles,
-            "middle": middle,
-            "outer": outer,
-            **magic_fields(query_tiles=tiles, middle=middle, outer=outer),
+            "set_heads": set_heads,
+            "groups": groups,
+            "head_sets": sets,
+            **magic_fields(query_tiles=tiles, set_heads=set_heads, groups=groups, head_sets=sets),
         }

@@ -5,6 +5,7 @@ the kernel does not serve, and how it is asked for.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -118,12 +119,15 @@ def label(x: Any) -> str:
 
 
 def run(case: Case, place: Any, settings: dict[str, Any]) -> dict[str, Strided]:
-    """Run the kernel, on few threadblocks, for odd seeds head by head, and compare with float64."""
+    """Run the kernel, on few threadblocks, with all heads in a set, one or two, and compare with
+    float64.
+    """
     inputs, results = cases.make(case), cases.make_results(case)
     arrays = {key: x.array for key, x in (inputs | results).items()}
     q, k, v = (arrays.pop(key) for key in "qkv")
     config = Config(case.head_dim, **dict(blocks=2) | settings)
-    with patch.object(kernel_90a, "goes_head_by_head", lambda problem: case.seed % 2 == 1):
+    set_heads = (case.heads, 1, gcd(case.heads, 2))[case.seed % 3]
+    with patch.object(kernel_90a, "heads_of_set", lambda problem: set_heads):
         cuevo.attention(q, k, v, **arrays, scale=case.scale, device=place, config=config)
     out, lse = results["out"].array, results["lse"].array
     tolerance = cases.LSE_TOLERANCE if config.sums == "added" else ROUNDED_LSE[case.dtype]
@@ -328,7 +332,8 @@ def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) 
     works = config.works(problem)
     assert config.alone(problem, blocks) == alone
     assert replace(config, cluster=2).alone(problem, blocks) == 0
-    found = config.numbering(problem, by_head=False)
+    found = config.numbering(problem, 2)
+    assert (found["set_heads"], found["groups"], found["head_sets"]) == (2, -(-rows // 3), 2)
     assert (found["first_alone"], found["works"]) == (works - alone, works + 2 * alone)
     assert config.grid(problem)[0] == min(blocks, works + 2 * alone)
     assert config.rounds(problem, blocks) == works // blocks + (
@@ -349,19 +354,28 @@ def test_a_device_has_clusters_that_fit_on_it() -> None:
 
 @unit
 @pytest.mark.parametrize(
-    ("rows", "heads", "length", "expected"),
-    [(2048, 4, 2048, 1), (128, 8, 1024, 1), (16, 8, 2048, 1), (1024, 4, 1024, 0), (48, 16, 768, 0)],
+    ("rows", "heads", "length", "head_dim", "expected"),
+    [
+        (1024, 4, 1024, 32, 4),  # L2 keeps the tiles of all heads
+        (2048, 4, 2048, 32, 2),
+        (48, 16, 768, 48, 4),
+        (48, 16, 768, 24, 8),
+        (64, 8, 1024, 64, 1),
+        (2048, 3, 2048, 32, 1),  # no lines are whole, and the call is long
+        (6, 3, 2048, 32, 3),
+    ],
 )
-def test_long_calls_with_a_large_pair_bias_go_head_by_head(
-    rows: int, heads: int, length: int, expected: int
+def test_sets_of_heads_fill_lines_where_the_pair_bias_is_large(
+    rows: int, heads: int, length: int, head_dim: int, expected: int
 ) -> None:
-    problem = Problem(1, rows, heads, length, length, 32, "bf16", "none", "bf16")
-    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, 32), np.float16))
+    problem = Problem(1, rows, heads, length, length, head_dim, "bf16", "none", "bf16")
+    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, head_dim), np.float16))
     tiles = cuevo.arrays.view(np.zeros((1, 2, 1, 1, 2048), np.float32))
     given: Any = dict(out=out, scale=1.0, mask_bias=None, lse=None, first_query=0)
-    for pair_tiles, by_head in ((tiles, expected), (None, 0)):
-        found = kernel_90a.unmapped_fields(Config(32), problem, pair_tiles=pair_tiles, **given)
-        assert found["head_by_head"] == by_head
+    config = Config(head_dim)
+    for pair_tiles, set_heads in ((tiles, expected), (None, heads)):
+        found = kernel_90a.unmapped_fields(config, problem, pair_tiles=pair_tiles, **given)
+        assert (found["set_heads"], found["head_sets"]) == (set_heads, heads // set_heads)
 
 
 @kernel

@@ -177,15 +177,35 @@ def test_a_last_tile_is_beside_the_others_where_both_follow_a_launch(
     shape = (1, 512, 320, 4, 32)
     shapes = {"q": shape, "k": shape, "v": shape, name: bias, "out": shape}
     views = {name: drawing.array(shape, "bf16", order) for name, shape in shapes.items()}
-    status, found = planner.plan(
-        Device(90, 132, c_planner.ENCODER), forward_of(views, 0.2, 1 << 30)
-    )
+    ours = on_hopper(planner, views)
+    assert [each.queue for each in ours] == queues
+    assert ours[-1].config != ours[-2].config
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("rows", "heads"), [(16, 8), (6, 3), (700, 3)])
+def test_a_large_pair_bias_has_its_heads_in_the_same_sets(
+    planner: Planner, rows: int, heads: int
+) -> None:
+    """Whole lines of them, all, or single ones."""
+    drawing, order, length = Drawing(0), (0, 1, 2, 3, 4), 2100
+    shape = (1, rows, length, heads, 32)
+    shapes = dict.fromkeys(("q", "k", "v", "pair_bias", "out"), shape)
+    shapes["pair_bias"] = (1, 1, heads, length, length)
+    views = {name: drawing.array(shape, "bf16", order) for name, shape in shapes.items()}
+    *_, last = on_hopper(planner, views)
+    assert last.kernel == "evoformer_forward_sm90a"
+
+
+def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
+    """The launches of a forward pass, which are Python's."""
+    device, call = Device(90, 132, c_planner.ENCODER), forward_of(views, 0.2, 1 << 30)
+    status, found = planner.plan(device, call)
     assert status == 0, found.wrong
     ours = planner.launches(found)
     plan = c_planner.forward_plan(views, 0.2, "sm_90a")
     assert [*unlike(ours, c_planner.launched(plan, views, 1 << 30))] == []
-    assert [each.queue for each in ours] == queues
-    assert ours[-1].config != ours[-2].config
+    return ours
 
 
 EXPECTED = {
