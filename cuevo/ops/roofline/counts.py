@@ -62,7 +62,8 @@ def count(launch: Launch, problem: Any, arch_name: str) -> Counts:
     """
     place = SimExecutor(arch_name, profile=True)
     rates = units(architecture_of(place))
-    written = f"{launch.name} {launch.config} {getattr(problem, 'mask', '')} {arch_name} {rates}"
+    mask = getattr(problem, "mask", "")
+    written = f"{launch.name} {_whole(launch.config)} {mask} {arch_name} {rates}"
     key = "\n".join(("counts", code_digest(), written))
     if (entry := cache.default.get(key)) is not None:
         return Counts(*json.loads(entry))
@@ -130,8 +131,11 @@ def _product(config: Any, problem: Any, k: int, name: str, place: SimExecutor) -
 
 
 def _whole(config: Any) -> Any:
-    """`config` without a short last tile, and without splits of k."""
+    """`config` without a short last tile, without splits of k, and for a device so small that its
+    threadblocks share no work.
+    """
     plain = {"short_queries": 0, "short_stationary": 0, "short_rows": 0, "splits": 1}
+    plain["blocks"] = getattr(config, "cluster", 1)
     known = {field.name for field in fields(config)}
     return replace(config, **{name: plain[name] for name in plain.keys() & known})
 

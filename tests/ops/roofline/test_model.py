@@ -10,7 +10,7 @@ from helpers.tuning_bench import Unloaded, rendered
 from cuevo.architectures import architecture
 from cuevo.cli.tune import call_of_words
 from cuevo.executors.assembling import assembling
-from cuevo.kernels import evoformer_forward_sm80
+from cuevo.kernels import evoformer_forward_sm80, evoformer_forward_sm90a
 from cuevo.ops import backward_plan, dispatch
 from cuevo.ops.roofline.counts import Counts, count
 from cuevo.ops.roofline.model import predict
@@ -52,6 +52,19 @@ def test_measured_kernels_are_predicted_within_15_percent(unloaded: Unloaded) ->
     assert far.keys() == LEFT_OUT.keys()
     assert all(off < 0 for off in far.values()), "what is left out takes time"
     assert len(seen) == 5
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("head_dim", [8, 32, 64])
+def test_a_threadblock_on_wgmma_has_the_exponentials_of_all_its_rows(head_dim: int) -> None:
+    """One for a score, eight clocks for 32: the last works, of single rows, are not counted."""
+    call = call_of_words(["attention", f"1,768,4,768,{head_dim}", "--pair", "own"])
+    place = assembling("sm_90a")
+    plan = call.operation.plan_on_device(call.arrays, call.options, place, None)
+    (bound,) = (x for x in plan.every_launch if x.name == evoformer_forward_sm90a.NAME)
+    config = bound.config
+    found = count(bound, plan.served[0], "sm_90a").each["xu"]
+    assert found == pytest.approx(config.block_rows * config.block_queries / 4, rel=0.02)
 
 
 @pytest.mark.kernel
