@@ -14,7 +14,7 @@ from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
-from cuevo.kernels.forward_works_sm90a import WorkList, has_many_tiles, heads_of_set
+from cuevo.kernels.forward_works_sm90a import WorkList, has_many_tiles
 from cuevo.kernels.mapped_addresses import MappedAddresses
 
 __all__ = [
@@ -531,7 +531,9 @@ def unmapped_fields(
     """`parameters` without the tensor maps."""
     # The C planner has an array of tiles in any case, of no strides where there are none.
     is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
-    numbering = config.numbering(problem, heads_of_set(problem) if is_tiled else problem.heads)
+    numbering = config.numbering(
+        problem, config.heads_of_set(problem) if is_tiled else problem.heads
+    )
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,

@@ -3,12 +3,12 @@
 """
 
 from abc import ABC, abstractmethod
-from math import ceil
+from math import ceil, gcd
 
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["WorkList", "has_many_tiles", "heads_of_set"]
+__all__ = ["WorkList", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
@@ -26,19 +26,6 @@ def has_many_tiles(problem: Problem) -> bool:
     return 4 * problem.scores // problem.rows >= _MANY_TILE_BYTES
 
 
-def heads_of_set(problem: Problem) -> int:
-    """Heads, side by side, all of whose groups of rows N come before the next heads, and whose
-    tiles of the pair bias so come from memory once: all heads where L2 keeps all tiles, else as
-    many as fill whole lines of q, k and v.
-    """
-    if not has_many_tiles(problem):
-        return problem.heads
-    heads = next((n for n in (1, 2, 4) if n * problem.head_dim % _LINE_ELEMENTS == 0), 8)
-    if problem.heads % heads == 0:
-        return heads
-    return 1 if problem.scores >= _LONG_SCORES else problem.heads
-
-
 class WorkList(ABC):
     """Works: (batch, group of rows N, head, query tile), each for a cluster of threadblocks.
     `evoformer_forward_sm90a.Config` says what the numbers are made of.
@@ -47,6 +34,7 @@ class WorkList(ABC):
     block_rows: int
     blocks: int
     cluster: int
+    head_dim: int
 
     @property
     @abstractmethod
@@ -68,6 +56,22 @@ class WorkList(ABC):
         """
         last = self.works(problem) % blocks
         return last if self.cluster == 1 and last * self.block_rows <= blocks else 0
+
+    @property
+    def line_heads(self) -> int:
+        """Heads, side by side, whose rows fill whole lines of q, k and v."""
+        return _LINE_ELEMENTS // gcd(_LINE_ELEMENTS, self.head_dim)
+
+    def heads_of_set(self, problem: Problem) -> int:
+        """Heads, side by side, all of whose groups of rows N come before the next heads, and whose
+        tiles of the pair bias so come from memory once: all heads where L2 keeps all tiles, else
+        as many as fill lines.
+        """
+        if not has_many_tiles(problem):
+            return problem.heads
+        if problem.heads % self.line_heads == 0:
+            return self.line_heads
+        return 1 if problem.scores >= _LONG_SCORES else problem.heads
 
     def clusters(self, blocks: int) -> int:
         """How many of them so many threadblocks make; one at least."""

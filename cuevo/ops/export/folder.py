@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -58,8 +59,7 @@ def planner(selection: Selection, instances: Instances) -> dict[str, str]:
         *(part.tables(selection, instances) for part in _PARTS),
     )
     found["src/tables.h"] = "\n".join(listed)
-    functions = (text for part in _PARTS for text in part.formulas())
-    found["src/formulas.h"] = "\n".join((_GENERATED, *functions))
+    found["src/formulas.h"] = _formulas()
     kernels = "".join(f'    {{"{each.file}", "{each.name}"}},\n' for each in instances)
     found["src/cuevo_kernels.c"] = (
         f'{_GENERATED}#include "cuevo_launch.h"\n\n'
@@ -67,6 +67,12 @@ def planner(selection: Selection, instances: Instances) -> dict[str, str]:
         f"const uint32_t cuevo_kernel_count = sizeof cuevo_kernels / sizeof cuevo_kernels[0];\n"
     )
     return found
+
+
+@cache
+def _formulas() -> str:
+    functions = (text for part in _PARTS for text in part.formulas())
+    return "\n".join((_GENERATED, *functions))
 
 
 def _constants() -> str:

@@ -134,7 +134,7 @@ def _simplified(guards: list[tuple[Symbol, ...]]) -> list[tuple[Symbol, ...]]:
     """Guards of which some hold where some of these do, without conditions that do not matter: with
     the opposite, another guard holds.
     """
-    found = [*map(frozenset, guards)]
+    found = [*dict.fromkeys(map(frozenset, guards))]
     order = [*dict.fromkeys(condition for guard in guards for condition in guard)]
     changed = True
     while changed:
@@ -142,10 +142,12 @@ def _simplified(guards: list[tuple[Symbol, ...]]) -> list[tuple[Symbol, ...]]:
         for place, guard in enumerate(found):
             for condition in (x for x in order if x in guard):
                 rest = guard - {condition}
-                if any(each <= rest | {_negated(condition)} for each in found):
+                opposite = rest | {_negated(condition)}
+                if any(map(opposite.issuperset, found)):
                     found[place], changed = rest, True
                     break
-    least = [x for x in dict.fromkeys(found) if not any(each < x for each in found)]
+        found = [*dict.fromkeys(found)]
+    least = [x for x in found if not any(each < x for each in found)]
     return [tuple(x for x in order if x in each) for each in least]
 
 

@@ -43,6 +43,7 @@ _COLUMNS = Columns(
     block_keys=lambda c: c.block_keys,
     row_elements=lambda c: c.row_elements,
     swizzle=lambda c: c.row_bytes,
+    line_heads=lambda c: c.line_heads,
 )
 _TILES = Columns(
     "tiles_config",
