@@ -27,7 +27,7 @@ def has_many_tiles(problem: Problem) -> bool:
 
 
 class WorkList(ABC):
-    """Works: (batch, group of rows N, head, query tile), each for a cluster of threadblocks.
+    """Works: (batch, set of heads, group of rows N, head, query tile), each for a cluster.
     `evoformer_forward_sm90a.Config` says what the numbers are made of.
     """
 
