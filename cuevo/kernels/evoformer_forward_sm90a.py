@@ -132,7 +132,9 @@ class Config(StageMemory, WorkList):
         """How many of them: one for each row N, or for two of four, which leaves a thread more
         registers.
         """
-        return {4: 2}.get(self.block_rows, self.block_rows) if self.masked else 0
+        if not self.masked:
+            return 0
+        return 2 if self.block_rows == 4 else self.block_rows
 
     @property
     def adds_mask(self) -> bool:
