@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import Any
 
 from backends import Inputs
-from packing import packed_problem
 from workloads import BIASES, Workload, key_of
 
 Call = Callable[[], Any]
@@ -103,16 +102,17 @@ def arguments_of(inputs: Inputs, biases: str) -> dict[str, Any]:
 
 
 def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
-    from cuevo.arrays import view
-    from cuevo.executors.placement import executor_for
-    from cuevo.ops.dispatch import choose
-    from cuevo.ops.forward import VARIANTS
+    """That of the kernel which the call launches, of a table of tuned ones, too."""
+    from cuevo.ops.forward import OPERATION, VARIANTS
 
-    views = {name: view(array) for name, array in arguments_of(inputs, biases).items()}
-    place = executor_for(None, views)
-    problem = packed_problem(views, inputs.pack, 1, place)
-    kernel, chosen = choose(VARIANTS, problem, place, changes)
-    return " ".join([kernel.NAME, *(f"{name}={value}" for name, value in asdict(chosen).items())])
+    arguments = arguments_of(inputs, biases)
+    names = ("q", "k", "v", "mask_bias", "pair_bias", "out", "lse")
+    arrays = tuple(map(arguments.get, names))
+    plan = OPERATION.plan_on_device(arrays, (None, False, inputs.pack), None, changes)
+    kernels = {variant.NAME for variant in VARIANTS}
+    launch = next(each for each in plan.every_launch if each.name in kernels)
+    config: Any = launch.config
+    return " ".join([launch.name, *(f"{name}={value}" for name, value in asdict(config).items())])
 
 
 Loader = Callable[[str], Contender]
