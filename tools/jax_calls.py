@@ -5,8 +5,8 @@ The kernels are those of the same calls of `cuevo.attention`, in a CUDA graph. W
 itself (`cuevo.jax.launcher`) is measured against what comes back to Python. What counts is the time
 from the first of many runs to the end of the last, which is the device's or the host's, whichever
 takes longer. The device's alone is that of runs which the host has queued while the device was kept
-waiting (tools/pause). A program that only takes the same arguments is measured, too: what JAX takes
-to start any.
+waiting (tools/pause), by the device's own clock. A program that only takes the same arguments is
+measured, too: what JAX takes to start any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cuevo.executors.bound import bind
 from cuevo.toolchain.template import render
@@ -96,10 +98,8 @@ def compiled(function: Callable[..., Any], launcher: str, q: Any, sets: Sets) ->
     return lambda: program(q, sets)
 
 
-def kernels_alone(
-    q: Any, sets: Sets, *, backward: bool
-) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """What launches a graph of the same kernels, and what waits for them."""
+def kernels_alone(q: Any, sets: Sets, *, backward: bool) -> float:
+    """Time of a graph of the same kernels on the device, us, one run behind the other."""
     import cuevo
     from cuevo.arrays import array_from_pointer
     from cuevo.executors import executor
@@ -131,7 +131,16 @@ def kernels_alone(
     stream = device.new_stream()
     work(stream)  # kernels are loaded outside of a capture
     graph = device.capture(work, stream)
-    return graph.launch, lambda _: device.synchronize(stream)
+
+    def timed(runs: int) -> float:
+        events = [device.record_event(stream)]
+        for _ in range(runs):
+            graph.launch()
+        events.append(device.record_event(stream))
+        device.synchronize(stream)
+        return (events[1] - events[0]) * 1e3
+
+    return one_of_many(timed)
 
 
 def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float:
@@ -148,28 +157,35 @@ def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float
     return statistics.median(timed(RUNS) for _ in range(ROUNDS))
 
 
-def behind(pause: Callable[[], Any], run: Callable[[], Any]) -> float:
-    """Time of a run on the device, us: the host queues runs while the device is kept by `pause`;
-    RuntimeError where that ends before they are queued. Of many runs less one, medians of rounds.
+def one_of_many(timed: Callable[[int], float]) -> float:
+    """Time of a run by that of so many, without what is the same for any number of them."""
+    timed(1)
+    one, many = (statistics.median(timed(n) for _ in range(ROUNDS)) for n in (1, RUNS))
+    return (many - one) / (RUNS - 1)
+
+
+def behind(pause: Callable[[float], Any], run: Callable[[], Any]) -> float:
+    """Time of a run on the device, us: the host queues runs while the device is kept by `pause`,
+    and one more pause, of no time. Those say in nanoseconds when they ended. RuntimeError where the
+    first ends before all is queued.
     """
     import jax
 
     def timed(runs: int) -> float:
         jax.block_until_ready(run())
         start = time.perf_counter()
-        paused = pause()
+        paused = pause(PAUSE)
         for _ in range(runs):
-            last = run()
+            run()
+        ended = pause(0)
         queued = time.perf_counter() - start
         jax.block_until_ready(paused)
         if time.perf_counter() - start < 1.2 * queued:
             raise RuntimeError("the host takes too long: the device has waited for it")
-        jax.block_until_ready(last)
-        return (time.perf_counter() - start) * 1e6
+        times = (int(np.asarray(x).view(np.uint64)[0]) for x in (ended, paused))
+        return (next(times) - next(times)) / 1e3
 
-    timed(1)
-    one, all_runs = (statistics.median(timed(n) for _ in range(ROUNDS)) for n in (1, RUNS))
-    return (all_runs - one) / (RUNS - 1)
+    return one_of_many(timed)
 
 
 def pause_launch(milliseconds: float) -> Any:
@@ -178,21 +194,29 @@ def pause_launch(milliseconds: float) -> Any:
 
     kernel = render("pause_device", {}, directory=Path(__file__).parent / "pause")
     constants = struct.pack("Q", round(milliseconds * 1e6))
-    bound = bind(kernel, constants, ("anything", "passed"))
+    bound = bind(kernel, constants, ("anything", "ended"))
     return BoundLaunch(bound, (1, 1, 1), (1, 1, 1), 0, (1,), (2,), ())
 
 
-def pause_program(milliseconds: float) -> Callable[[], Any]:
-    """A run of a program that keeps the device for so long, and idle."""
+def pauses() -> Callable[[float], Any]:
+    """What runs a program that keeps the device for so many milliseconds, 0 or `PAUSE`, and idle.
+    Its result are two words, of the time at which it ended.
+    """
     import jax
 
     from cuevo.jax.kernels import describe, run_launch
 
-    launch = pause_launch(milliseconds)
-    passed = [jax.ShapeDtypeStruct((2,), "uint32")]
+    ended = [jax.ShapeDtypeStruct((2,), "uint32")]
     anything = jax.numpy.zeros(1)
-    program = jax.jit(lambda x: run_launch(launch, describe(launch), passed, [x]))
-    return lambda: program(anything)
+
+    def program(milliseconds: float) -> Callable[..., Any]:
+        launch = pause_launch(milliseconds)
+        found = jax.jit(lambda x: run_launch(launch, describe(launch), ended, [x])[0])
+        jax.block_until_ready(found(anything))
+        return found
+
+    programs = {milliseconds: program(milliseconds) for milliseconds in (0, PAUSE)}
+    return lambda milliseconds: programs[milliseconds](anything)
 
 
 def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, float]]:
@@ -204,8 +228,8 @@ def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, f
     q, sets = make_inputs(workload, dtype, CALLS)
     function = {"forward": forward, "gradients": gradients}[kind]
     if jax.default_backend() == "gpu":
-        yield "kernels", microseconds(*kernels_alone(q, sets, backward=kind == "gradients"))
-        yield "xla on device", behind(pause_program(PAUSE), compiled(function, "xla", q, sets))
+        yield "kernels", kernels_alone(q, sets, backward=kind == "gradients")
+        yield "xla on device", behind(pauses(), compiled(function, "xla", q, sets))
     yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
     for launcher in LAUNCHERS:
         yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)
