@@ -1,5 +1,5 @@
 """Calls for a host that knows nothing but the addresses of its buffers, as XLA does: launches of
-kernels whose parameter blocks are among their constants.
+kernels whose parameter blocks are among their instructions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
