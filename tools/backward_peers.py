@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
-from packing import packed_problem
 from peers import Call, Contender, Loader, arguments_of, heads_first, heads_last
 from workloads import BIASES, QUICK_BACKWARD, Workload
 
@@ -82,29 +81,22 @@ _FROM_PROBLEM = ("head_dim", "dtype", "side", "pair", "first", "second", "sums")
 def _chosen_configurations(
     gradients: str, changes: Mapping[str, Any] | None, inputs: Inputs
 ) -> str:
-    from cuevo.arrays import view
-    from cuevo.executors import executor_for
-    from cuevo.kernels.backward import Problem
-    from cuevo.ops.backward import VARIANTS
-    from cuevo.ops.dispatch import choose, load
+    """Those of the kernels which the call launches, of a table of tuned ones, too."""
+    from cuevo.ops.backward import OPERATION, VARIANTS
 
-    views = {name: view(array) for name, array in arguments_of(inputs, "both").items()}
-    place = executor_for(None, views)
-    problem = asdict(packed_problem(views, inputs.pack, 2, place))
-    words = []
-    for wanted in (
-        Problem(**problem, side="queries", sums=gradients != "none"),
-        Problem(**problem, side="keys", second=True, sums=gradients == "both"),
-    ):
-        settings = (changes or {}).get(wanted.side)
-        kernel, config = choose(VARIANTS, wanted, place, settings)
-        _, config = load(kernel, config, place, fixed=settings is not None)
-        words += [
-            f"{wanted.side}.{name}={value}"
-            for name, value in asdict(config).items()
-            if name not in _FROM_PROBLEM
-        ]
-    return " ".join(words)
+    arguments = dict(zip(("dout", "q", "k", "v", "out", "lse"), _operands(inputs), strict=True))
+    arguments |= _biases(inputs)
+    arrays = tuple(map(arguments.get, OPERATION.names))
+    wanted = tuple(GRADIENTS[gradients])
+    plan = OPERATION.plan_on_device(arrays, (None, wanted, None, inputs.pack), None, changes)
+    kernels = {variant.NAME for variant in VARIANTS}
+    configs: list[Any] = [x.config for x in plan.every_launch if x.name in kernels]
+    return " ".join(
+        f"{config.side}.{name}={value}"
+        for config in sorted(configs, key=lambda config: config.side, reverse=True)
+        for name, value in asdict(config).items()
+        if name not in _FROM_PROBLEM
+    )
 
 
 def memory(backend: Backend, inputs: Inputs, workload: Workload) -> dict[str, int | None]:

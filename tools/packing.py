@@ -4,23 +4,10 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from backends import Inputs
-
-
-def packed_problem(views: Mapping[str, Any], pack: bool | None, passes: int, place: Any) -> Any:
-    """The problem of these operands as the attention kernels see it, `passes` of them."""
-    from cuevo.executors import architecture_of
-    from cuevo.ops.attention_problem import state_problem
-    from cuevo.ops.packing import ROW_ALIGNMENT, is_packed
-
-    problem = state_problem(**views)
-    if is_packed(problem, views.get("pair_bias"), pack, passes, architecture_of(place)):
-        return replace(problem, pair_alignment=ROW_ALIGNMENT)
-    return problem
 
 
 def packing_call(inputs: Inputs, passes: int) -> tuple[Callable[[], Any], int] | None:
