@@ -21,6 +21,9 @@ from cuevo.toolchain.template import RenderedKernel, render
 
 __all__ = ["BoundLaunch", "BoundPlan", "plan_for"]
 
+_IN_MEMORY = ("q", "k", "v")
+"""Arrays whose tensor maps a launch makes: out has no address before the launch that writes it."""
+
 
 @dataclass(frozen=True)
 class BoundLaunch:
@@ -78,7 +81,8 @@ class BoundPlan:
         what the launch `tiles` makes.
         """
         own, slot = attention_maps_sm90a, max((*self.workspace, *self.results)) + 1
-        sets = [launch.addresses.maps for launch in mapped]  # type: ignore[attr-defined]
+        count = len(_IN_MEMORY)
+        sets = [launch.addresses.maps[:count] for launch in mapped]  # type: ignore[attr-defined]
         pair = tiles.config.pair if tiles else "none"  # type: ignore[attr-defined]
         config = own.config_for(sets, pair)
         self.workspace[slot] = packed((config.sets * own.SET_BYTES,), np.dtype(np.uint8))
@@ -86,7 +90,7 @@ class BoundPlan:
         struct = kernel.params
         fields = own.parameters(sets[0], to=0, tiles=_fields(tiles) if tiles else None)
         of_maps = _slots(mapped[0])
-        arrays = {name: of_maps[f"{name}_map"] for name in "qkv"}
+        arrays = {name: of_maps[f"{name}_map"] for name in _IN_MEMORY}
         arrays |= {"maps": slot, **(_slots(tiles) if tiles else {})}
         grid = config.grid(tiles.shape[0][0] if tiles else 0)
         shape = (grid, (config.threads, 1, 1), config.shared_bytes)
@@ -118,7 +122,8 @@ def _with_maps(launch: Launch, maps: BoundLaunch, place: int, written: set[int])
     maps_at = place * attention_maps_sm90a.SET_BYTES
     kernel = render(launch.name, evoformer_forward_sm90a.values(config, maps_at=maps_at))
     slots = _slots(launch)
-    arrays = {name: slots.pop(f"{name}_map") for name in "qkv"}
+    arrays = {name: slots.pop(f"{name}_map") for name in _IN_MEMORY}
+    del slots["out_map"]
     arrays |= {"q_map": maps.writes[0], **slots}
     return _bind(kernel, launch.constants, arrays, launch.shape, written)
 

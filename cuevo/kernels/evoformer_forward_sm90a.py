@@ -213,6 +213,16 @@ class Config(StageMemory, WorkList):
         return self.block_keys // 32
 
     @property
+    def stored_queries(self) -> int:
+        """Queries that a warp stores at a time."""
+        return 16
+
+    @property
+    def sends_boxes(self) -> bool:
+        """Whether out leaves by TMA, where a map of it is known: above D 32 lanes store faster."""
+        return self.head_dim <= 32
+
+    @property
     def guesses(self) -> bool:
         """Whether rows have a reference before their scores are known, and none that moves: the
         type of probabilities has the range for that.
@@ -271,6 +281,10 @@ class Config(StageMemory, WorkList):
     def k_map(self, k: ArrayView) -> TensorMap:
         """The map of k or v [B, N, Lk, H, D], likewise."""
         return self._map(k, self.block_keys)
+
+    def out_map(self, out: ArrayView) -> TensorMap:
+        """The map of out [B, N, Lq, H, D], likewise."""
+        return self._map(out, self.stored_queries)
 
     @staticmethod
     def map_axes(x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -506,6 +520,7 @@ def parameters(
         "q_map": config.q_map(q).encode_for_executor(),
         "k_map": config.k_map(k).encode_for_executor(),
         "v_map": config.k_map(v).encode_for_executor(),
+        "out_map": config.out_map(out).encode_for_executor(),
         **unmapped_fields(
             config,
             problem,
@@ -559,8 +574,14 @@ def _first_reference(dtype: str, score_scale: float) -> float:
 
 
 def addresses(
-    config: Config, q: ArrayView, k: ArrayView, v: ArrayView, *, context: PrimaryContext | None
+    config: Config,
+    q: ArrayView,
+    k: ArrayView,
+    v: ArrayView,
+    out: ArrayView,
+    *,
+    context: PrimaryContext | None,
 ) -> MappedAddresses:
     """Packer of a call's addresses for the front of the parameter block."""
-    maps = config.q_map(q), config.k_map(k), config.k_map(v)
+    maps = config.q_map(q), config.k_map(k), config.k_map(v), config.out_map(out)
     return MappedAddresses(NAME, maps, context=context)

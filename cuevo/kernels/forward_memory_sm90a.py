@@ -48,6 +48,10 @@ class StageMemory(ABC):
 
     @property
     @abstractmethod
+    def sends_boxes(self) -> bool: ...
+
+    @property
+    @abstractmethod
     def row_bytes(self) -> int: ...
 
     @property
@@ -123,8 +127,8 @@ class StageMemory(ABC):
 
     @property
     def strip_pitch(self) -> int:
-        """Bytes from a row of a strip to the next: an odd number of 16."""
-        return 16 * (self.head_dim // 8 | 1)
+        """Bytes from a row of a strip to the next: those of a box, or an odd number of 16."""
+        return self.row_bytes if self.sends_boxes else 16 * (self.head_dim // 8 | 1)
 
     @property
     def output_bytes(self) -> int:

@@ -98,7 +98,7 @@ def state_problem(
         mask="none" if mask_bias is None else _mask_type(mask_bias, q),
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
         pair_alignment=16 if pair_bias is None else row_alignment(pair_bias),
-        mapped=all(map(_is_mapped, (q, k, v))),
+        mapped=all(_is_mapped(x) for x in (q, k, v, out) if x is not None),
     )
 
 

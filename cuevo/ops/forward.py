@@ -253,8 +253,8 @@ def _add_mapped_launch(
             part.config,
             part.config.grid(part.problem),
             values,
-            arrays={"q_map": "q", "k_map": "k", "v_map": "v"},
-            addresses=kernel.addresses(part.config, q, k, v, context=context),
+            arrays={f"{name}_map": name for name in ("q", "k", "v", "out")},
+            addresses=kernel.addresses(part.config, q, k, v, views["out"], context=context),
             queue=queue,
         )
 

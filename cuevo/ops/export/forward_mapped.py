@@ -41,6 +41,7 @@ _COLUMNS = Columns(
     block_rows=lambda c: c.block_rows,
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
+    stored_queries=lambda c: c.stored_queries,
     row_elements=lambda c: c.row_elements,
     swizzle=lambda c: c.row_bytes,
     line_heads=lambda c: c.line_heads,

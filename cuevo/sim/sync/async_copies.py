@@ -41,7 +41,7 @@ class _Arrival:
     """Number of copies issued before."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Store:
     """A copy out of shared memory, which its thread waits for in groups."""
 

@@ -74,6 +74,19 @@ def test_a_run_goes_to_global_memory(run_kernel: Any) -> None:
     assert np.array_equal(out[:256].reshape(64, 4), expected)
 
 
+def test_a_thread_waits_for_its_own_copies(run_kernel: Any) -> None:
+    """The copy of the first warp is issued first, and waited for last."""
+    out, source = arrays()
+    body = f"""{FILL} fence.proxy.async.shared::cta; bar.sync 0;
+    .reg .pred one, second; .reg .b32 lane; and.b32 lane, t, 31; setp.eq.u32 one, lane, 0;
+    setp.ge.and.u32 second, t, 32, one; mad.wide.u32 d, t, 16, d;
+    @one {STORE} [d], [own], 512; @one cp.async.bulk.commit_group; bar.sync 0;
+    @second cp.async.bulk.wait_group 0; bar.sync 0; @first cp.async.bulk.wait_group 0;"""
+    run(run_kernel, body, out, source, out)
+    expected = np.arange(64)[:, None] + [0, 100, 200, 300]
+    assert np.array_equal(out[:256].reshape(64, 4), expected)
+
+
 def test_a_reduction_adds_to_what_is_there(run_kernel: Any) -> None:
     out, source = arrays()
     out[:] = 5

@@ -107,7 +107,7 @@ typedef struct cuevo_gemm {
 
 enum {
     CUEVO_MOST_LAUNCHES = 24,
-    CUEVO_MOST_PARAMETERS = 640, /* bytes */
+    CUEVO_MOST_PARAMETERS = 768, /* bytes */
     CUEVO_WORKSPACE_ALIGNMENT = 256
 };
 

@@ -48,7 +48,7 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
                       CUEVO_FIRST);
 }
 
-/* Writes the tensor map of q, k or v at `map`, of boxes of so many positions. */
+/* Writes the tensor map of q, k, v or out at `map`, of boxes of so many positions. */
 static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
                            cuevo_encoder encoder)
 {
@@ -158,6 +158,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "k");
         if ((status = encode(p.v_map, c, &f->v, c->block_keys, encoder)) != CUEVO_OK)
             return wrong(plan, status, "v");
+        if ((status = encode(p.out_map, c, &f->out, c->stored_queries, encoder)) != CUEVO_OK)
+            return wrong(plan, status, "out");
         status = mapped_fields(&p, c, &part, arch, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale, first);
         if (status != CUEVO_OK)
             return status;
@@ -198,6 +200,7 @@ cuevo_status cuevo_plan_forward(const cuevo_device *device, const cuevo_forward 
         return CUEVO_OK;
     memset(&lse, 0, sizeof lse);
     lse.data = f.lse;
+    x.mapped = x.mapped && is_mapped(&f.out);
     if (device->encoder != NULL && arch.is_own)
         mapped = find_mapped(&arch, &x, &f);
     status = mapped ? plan_mapped(plan, &arch, mapped, &x, &f, &lse, device->encoder)
