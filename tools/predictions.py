@@ -35,7 +35,7 @@ from report import print_rows, progress
 RECORDS = Path(__file__).resolve().parents[1] / "docs" / "measurements"
 FORWARD = {
     "2026-11-21-h200-forward": evoformer_forward_sm80,
-    "2026-11-23-h200-forward-hopper": evoformer_forward_sm90a,
+    "2026-11-24-h200-forward-hopper": evoformer_forward_sm90a,
 }
 BACKWARD = "2026-11-23-h200-backward"
 PRODUCTS = "2026-11-21-h200-gemm"
@@ -60,6 +60,9 @@ def cases() -> Iterator[Case]:
         for record in _record(name)["workloads"]:
             for result in record["results"]:
                 if result["contender"] != "cuevo" or not result["milliseconds"]:
+                    continue
+                named = result["configuration"].split()[0]
+                if "=" not in named and named != module.NAME:  # a tuned choice
                     continue
                 biases = {"both": " --mask own --pair own", "pair": " --pair own", "none": ""}
                 words = f"attention 1,{record['workload']}{biases[result['biases']]}"
