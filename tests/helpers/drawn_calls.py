@@ -85,7 +85,11 @@ class Drawing:
         if pair != "none":
             shape = (batch, 1, heads, queries, keys)
             views["pair_bias"] = self.bias(shape, own.get(pair, pair), 1)
-        views["out"] = self.array((batch, rows, queries, heads, head_dim), kind, orders[0])
+        out = self.array((batch, rows, queries, heads, head_dim), kind, orders[0])
+        if rng.random() < 0.1:  # backwards
+            axis = int(rng.integers(1, 4))
+            out.strides = tuple(-x if i == axis else x for i, x in enumerate(out.strides))
+        views["out"] = out
         if rng.random() < 0.5:
             lse = self.array((batch, rows, heads, queries), "f32", (0, 1, 2, 3))
             lse.strides = tuple(4 * math.prod(lse.shape[i + 1 :]) for i in range(4))

@@ -391,11 +391,16 @@ def test_the_assembler_waits_for_no_product_by_itself(dtype: str, continues: boo
 
 
 @unit
-def test_zero_strides_are_for_other_variants() -> None:
-    whole = np.zeros((1, 2, 8, 1, 16), np.float16)
+def test_zero_and_negative_strides_are_for_other_variants() -> None:
+    whole, out = np.zeros((2, 1, 2, 8, 1, 16), np.float16)
     stretched = np.broadcast_to(whole[:, :1], whole.shape)
-    for k, mapped in ((whole, True), (stretched, False)):
-        views = {key: cuevo.arrays.view(x) for key, x in dict(q=whole, k=k, v=whole).items()}
+    arrays = dict(q=whole, k=whole, v=whole, out=out)
+    for changes, mapped in (
+        (dict(), True),
+        (dict(k=stretched), False),
+        (dict(out=out[:, :, ::-1]), False),
+    ):
+        views = {key: cuevo.arrays.view(x) for key, x in {**arrays, **changes}.items()}
         assert state_problem(**views).mapped is mapped
 
 
