@@ -87,7 +87,7 @@ typedef struct evoformer_forward_sm90a_params {
     alignas(64) uint8_t q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
     alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
-    alignas(64) uint8_t out_map[128]; /* out, as q */
+    alignas(64) uint8_t out_map[128]; /* out, axes as in the map of q; boxes: Config.out_map */
     const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
     const float *pair_tiles; /* what pair_tiles makes of the pair bias; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
-from peers import Call, Contender, Loader, arguments_of, heads_first, heads_last
+from peers import Call, Contender, Loader, arguments_of, heads_first, heads_last, launches_of
 from workloads import BIASES, QUICK_BACKWARD, Workload
 
 GRADIENTS = {
@@ -86,11 +86,9 @@ def _chosen_configurations(
 
     arguments = dict(zip(("dout", "q", "k", "v", "out", "lse"), _operands(inputs), strict=True))
     arguments |= _biases(inputs)
-    arrays = tuple(map(arguments.get, OPERATION.names))
-    wanted = tuple(GRADIENTS[gradients])
-    plan = OPERATION.plan_on_device(arrays, (None, wanted, None, inputs.pack), None, changes)
-    kernels = {variant.NAME for variant in VARIANTS}
-    configs: list[Any] = [x.config for x in plan.every_launch if x.name in kernels]
+    options = (None, tuple(GRADIENTS[gradients]), None, inputs.pack)
+    launches = launches_of(OPERATION, VARIANTS, arguments, options, changes)
+    configs = [launch.config for launch in launches]
     return " ".join(
         f"{config.side}.{name}={value}"
         for config in sorted(configs, key=lambda config: config.side, reverse=True)

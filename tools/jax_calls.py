@@ -143,14 +143,15 @@ def kernels_alone(q: Any, sets: Sets, *, backward: bool) -> float:
     return one_of_many(timed)
 
 
-def microseconds(run: Callable[[], Any], wait: Callable[[Any], object]) -> float:
+def microseconds(run: Callable[[], Any]) -> float:
     """Time of a run, the median of rounds."""
+    import jax
 
     def timed(runs: int) -> float:
         start = time.perf_counter()
         for _ in range(runs):
             last = run()
-        wait(last)
+        jax.block_until_ready(last)
         return (time.perf_counter() - start) * 1e6 / runs
 
     timed(3)
@@ -182,8 +183,8 @@ def behind(pause: Callable[[float], Any], run: Callable[[], Any]) -> float:
         jax.block_until_ready(paused)
         if time.perf_counter() - start < 1.2 * queued:
             raise RuntimeError("the host takes too long: the device has waited for it")
-        times = (int(np.asarray(x).view(np.uint64)[0]) for x in (ended, paused))
-        return (next(times) - next(times)) / 1e3
+        begin, end = (int(np.asarray(x).view(np.uint64)[0]) for x in (paused, ended))
+        return (end - begin) / 1e3
 
     return one_of_many(timed)
 
@@ -230,9 +231,9 @@ def measured(workload: Workload, dtype: str, kind: str) -> Iterator[tuple[str, f
     if jax.default_backend() == "gpu":
         yield "kernels", kernels_alone(q, sets, backward=kind == "gradients")
         yield "xla on device", behind(pauses(), compiled(function, "xla", q, sets))
-    yield "empty", microseconds(compiled(nothing, "xla", q, sets), jax.block_until_ready)
+    yield "empty", microseconds(compiled(nothing, "xla", q, sets))
     for launcher in LAUNCHERS:
-        yield launcher, microseconds(compiled(function, launcher, q, sets), jax.block_until_ready)
+        yield launcher, microseconds(compiled(function, launcher, q, sets))
 
 
 def print_times(workloads: Sequence[Workload], dtype: str) -> None:

@@ -101,16 +101,26 @@ def arguments_of(inputs: Inputs, biases: str) -> dict[str, Any]:
     return arguments
 
 
+def launches_of(
+    operation: Any,
+    variants: Iterable[Any],
+    arguments: Mapping[str, Any],
+    options: tuple[object, ...],
+    changes: Any,
+) -> list[Any]:
+    """What a call launches of the kernels `variants`, with `changes` of its configuration."""
+    arrays = tuple(map(arguments.get, operation.names))
+    plan = operation.plan_on_device(arrays, options, None, changes)
+    kernels = {variant.NAME for variant in variants}
+    return [each for each in plan.every_launch if each.name in kernels]
+
+
 def _chosen_configuration(biases: str, changes: Any, inputs: Inputs) -> str:
     """That of the kernel which the call launches, of a table of tuned ones, too."""
     from cuevo.ops.forward import OPERATION, VARIANTS
 
-    arguments = arguments_of(inputs, biases)
-    names = ("q", "k", "v", "mask_bias", "pair_bias", "out", "lse")
-    arrays = tuple(map(arguments.get, names))
-    plan = OPERATION.plan_on_device(arrays, (None, False, inputs.pack), None, changes)
-    kernels = {variant.NAME for variant in VARIANTS}
-    launch = next(each for each in plan.every_launch if each.name in kernels)
+    options = (None, False, inputs.pack)
+    launch = launches_of(OPERATION, VARIANTS, arguments_of(inputs, biases), options, changes)[0]
     config: Any = launch.config
     return " ".join([launch.name, *(f"{name}={value}" for name, value in asdict(config).items())])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import starmap
+from functools import lru_cache, partial
 from struct import Struct
 
 from cuevo.cuda.context import PrimaryContext
@@ -16,7 +16,7 @@ _MAPS_KEPT = 256
 
 class MappedAddresses:
     """Packer of a call's addresses, and of the tensor maps that the first of them make, for the
-    front of a parameter block; maps of the same addresses are encoded once.
+    front of a parameter block; the map of an address is encoded once.
     """
 
     def __init__(
@@ -29,22 +29,22 @@ class MappedAddresses:
         self.maps = tuple(maps)
         self._count = len(self.maps)
         self._pack = Struct(f"<{(self.size - BYTES * self._count) // 8}Q").pack
-        self._context = context
-        self._encoded: dict[tuple[int, ...], bytes] = {}
+        encoders = [lru_cache(_MAPS_KEPT)(partial(_encode, each, context)) for each in maps]
+
+        def encode(*addresses: int) -> bytes:
+            pairs = zip(encoders, addresses, strict=True)
+            return b"".join(encoder(address) for encoder, address in pairs)
+
+        self._encoded = lru_cache(_MAPS_KEPT)(encode)
 
     def pack(self, *addresses: int) -> bytes:
         """Pack the addresses of the mapped arrays, and of those that follow in ``cuevo.h``."""
-        mapped = addresses[: self._count]
-        maps = self._encoded.get(mapped)
-        if maps is None:
-            if len(self._encoded) >= _MAPS_KEPT:
-                self._encoded.clear()
-            pairs = zip(self.maps, mapped, strict=True)
-            maps = self._encoded[mapped] = b"".join(starmap(self._encode, pairs))
-        return maps + self._pack(*addresses[self._count :])
+        mapped, others = addresses[: self._count], addresses[self._count :]
+        return self._encoded(*mapped) + self._pack(*others)
 
-    def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
-        described = replace(tensor_map, pointer=address)
-        if self._context is None:
-            return described.encode_for_executor()
-        return described.encode_for_driver(self._context)
+
+def _encode(tensor_map: TensorMap, context: PrimaryContext | None, address: int) -> bytes:
+    described = replace(tensor_map, pointer=address)
+    if context is None:
+        return described.encode_for_executor()
+    return described.encode_for_driver(context)
