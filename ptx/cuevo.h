@@ -285,14 +285,67 @@ void evoformer_backward_sm80(const evoformer_backward_params params);
 void evoformer_backward_sm75(const evoformer_backward_params params);
 void evoformer_backward_sm70(const evoformer_backward_params params);
 
+/* The gradients of k, v and the mask, of operands that tensor maps describe and a pair bias in tiles whose rows are keys (pair_tiles). */
+typedef struct evoformer_backward_sm90a_params {
+    alignas(64) uint8_t q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
+    alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
+    alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
+    alignas(64) uint8_t dout_map[128]; /* dout, as q */
+    alignas(64) uint8_t operands_map[128]; /* operands [B, N, H, query positions / 8, 128], bf16, contiguous: what attention_delta makes */
+    const float *pair_tiles; /* what pair_tiles makes of the transposed pair bias [B, 1, H, Lk, Lq]; read only if the kernel has one */
+    const float *key_bias;   /* [B, N, key_positions], contiguous: what key_bias makes; read only if the kernel has one */
+    void *first_grad;        /* dk [B, N, Lk, H, D], type of q, rows 16-byte aligned; null: not wanted */
+    void *second_grad;       /* dv, likewise */
+    float *mask_sums;        /* [B, N, H, key_positions], contiguous: dS summed over queries; or null */
+
+    int64_t pair_stride_batch; /* 0 where batches share the pair bias */
+    int64_t pair_stride_head;
+    int64_t pair_stride_tile;  /* from a tile of queries to the next */
+    int64_t first_grad_stride_batch;
+    int64_t first_grad_stride_row;
+    int64_t first_grad_stride_position;
+    int64_t first_grad_stride_head;
+    int64_t second_grad_stride_batch;
+    int64_t second_grad_stride_row;
+    int64_t second_grad_stride_position;
+    int64_t second_grad_stride_head;
+
+    uint32_t rows;             /* N */
+    uint32_t heads;            /* H */
+    uint32_t keys;             /* Lk */
+    uint32_t query_tiles;      /* ceil(Lq / block_streamed) */
+    uint32_t key_positions;    /* Lk rounded up to whole tiles of every kernel */
+    uint32_t stationary_tiles; /* ceil(Lk / 64) */
+    uint32_t chunks;           /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
+    uint32_t groups;           /* groups of a chunk, at least */
+    uint32_t longer_chunks;    /* the first chunks, which have one more */
+
+    /* Multipliers and shifts that divide by heads, stationary_tiles and chunks (lib/divide.ptx). */
+    uint32_t heads_magic;
+    uint32_t heads_shift;
+    uint32_t stationary_tiles_magic;
+    uint32_t stationary_tiles_shift;
+    uint32_t chunks_magic;
+    uint32_t chunks_shift;
+
+    float score_scale;    /* scale * log2(e): scores to powers of two */
+    float bias_sign;      /* sign of the scale, for key_bias, which is divided by its magnitude */
+    float gradient_scale; /* scale */
+} evoformer_backward_sm90a_params;
+
+void evoformer_backward_sm90a(const evoformer_backward_sm90a_params params);
+
 /* What backward needs of every query: its log-sum-exp, and delta = rowsum(dout * out). Of 16 queries stats are
    -delta of (0, 1, 0, 1), (2, 3, 2, 3) ... (14, 15, 14, 15), 0 where there is no query, and then
-   -lse * log2(e) of (0, 1, 8, 9), (2, 3, 10, 11) ... (6, 7, 14, 15), -inf there and where lse < -2^22. */
+   -lse * log2(e) of (0, 1, 8, 9), (2, 3, 10, 11) ... (6, 7, 14, 15), -inf there and where lse < -2^22. Of 8 queries
+   operands are, a query after the other, the three bf16 whose sum is -lse / scale, infinite there and where lse < -2^22,
+   two ones and three zeros; and then the three whose sum is -delta, and five zeros. */
 typedef struct attention_delta_params {
     const void *out;  /* [B, N, Lq, H, D], 16-bit floats, rows of D contiguous and 16-byte aligned */
     const void *dout; /* [B, N, Lq, H, D], likewise */
     const float *lse; /* [B, N, H, Lq], contiguous, natural logarithm */
-    float *stats;     /* [B, N, H, positions / 16, 48], contiguous: see above */
+    float *stats;     /* [B, N, H, positions / 16, 48], contiguous: see above; written only if the kernel makes them */
+    void *operands;   /* [B, N, H, positions / 8, 128] bf16, contiguous: see above; likewise */
 
     int64_t out_stride_batch;
     int64_t out_stride_row;
@@ -317,6 +370,8 @@ typedef struct attention_delta_params {
     uint32_t position_tiles_shift;
     uint32_t head_groups_magic;
     uint32_t head_groups_shift;
+
+    float lse_factor; /* -1 / scale */
 } attention_delta_params;
 
 void attention_delta_sm70(const attention_delta_params params);

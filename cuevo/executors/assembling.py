@@ -27,9 +27,9 @@ class _Assembled:
         return bool(taken and taken.spill_stores + taken.spill_loads)
 
 
-def assembling(arch_name: str, device: str = "") -> Executor:
+def assembling(arch_name: str, device: str = "", *, knows_addresses: bool = True) -> Executor:
     """A place of that architecture, with what only it has; tuned choices are those of `device`, a
-    name such as ``NVIDIA H200``, if any.
+    name such as ``NVIDIA H200``, if any; `knows_addresses` as of `Executor`.
     """
     from cuevo.sim import SimExecutor
 
@@ -43,4 +43,5 @@ def assembling(arch_name: str, device: str = "") -> Executor:
 
     place = Assembling(arch.name)
     place.name = device
+    place.knows_addresses = knows_addresses
     return place

@@ -98,6 +98,7 @@ class DriverExecutor:
     """
 
     _STREAMS_KEPT = 256
+    knows_addresses = True
 
     def __init__(self, ordinal: int = 0) -> None:
         self.info = require_device(ordinal)

@@ -59,6 +59,11 @@ class Executor(Protocol):
         """The architecture that kernels are chosen, assembled and computed for: ``"sm_90"``."""
         ...
 
+    @property
+    def knows_addresses(self) -> bool:
+        """Whether a launch is told where its arrays are: what tensor maps are made of."""
+        ...
+
     def load(self, kernel: RenderedKernel) -> LoadedKernel:
         """Make `kernel` ready; a kernel of the same text is kept and returned again."""
         ...

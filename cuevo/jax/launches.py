@@ -166,4 +166,4 @@ def plan_for(
 
 @lru_cache
 def _place(arch: str, device: str) -> Executor:
-    return assembling(arch, device)
+    return assembling(arch, device, knows_addresses=False)

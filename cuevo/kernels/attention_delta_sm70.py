@@ -6,7 +6,7 @@ from math import ceil, gcd
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
-from cuevo.kernels.backward import stats_shape
+from cuevo.kernels.backward import operands_shape, stats_shape
 from cuevo.toolchain.division import magic_fields
 
 __all__ = [
@@ -24,6 +24,8 @@ NAME = "attention_delta_sm70"
 SUMMARY = "log-sum-exp and rowsum(dout * out) of every query, as the backward kernels read them"
 MINIMUM_ARCH = 70
 
+_BLOCKS = {"stats": (16, stats_shape(16)[1]), "operands": (8, operands_shape(8)[1])}
+"""Positions of a block of what is made, and its elements."""
 _ROWS = 128
 """Rows of D of a threadblock."""
 _SECTOR_BYTES = 64
@@ -40,6 +42,10 @@ class Config:
     dtype: str = "bf16"
     block_heads: int = 1
     """Heads of a threadblock: a power of two that divides the heads."""
+    wanted: str = "stats"
+    """What is made: "stats", for the kernels that load them, "operands", for that whose products
+    add them, or "both".
+    """
 
     @property
     def block_positions(self) -> int:
@@ -77,12 +83,12 @@ class Config:
         return (heads // self.block_heads * tiles * rows * batch, 1, 1)
 
 
-def choose(head_dim: int, dtype: str, heads: int) -> Config:
+def choose(head_dim: int, dtype: str, heads: int, wanted: str = "stats") -> Config:
     """The configuration for arrays whose heads lie side by side: short rows share a threadblock
     with those of other heads.
     """
-    wanted = max(1, _SECTOR_BYTES // 2 // head_dim)
-    return Config(head_dim, dtype, gcd(heads, 1 << wanted.bit_length() - 1))
+    side_by_side = max(1, _SECTOR_BYTES // 2 // head_dim)
+    return Config(head_dim, dtype, gcd(heads, 1 << side_by_side.bit_length() - 1), wanted)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -103,6 +109,8 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"head_dim must be a multiple of 8 from 8 to 128, not {c.head_dim}"
     if c.dtype not in ("f16", "bf16"):
         yield f"dtype must be f16 or bf16, not {c.dtype!r}"
+    if c.wanted not in ("stats", "operands", "both"):
+        yield f"wanted must be stats, operands or both, not {c.wanted!r}"
     if c.block_heads not in (1, 2, 4, 8):
         yield (
             "block_heads must be 1, 2, 4 or 8 (a thread keeps its head from pass to pass, a "
@@ -111,22 +119,38 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
 
 
 def parameters(
-    config: Config, *, out: ArrayView, dout: ArrayView, lse: ArrayView, stats: ArrayView
+    config: Config,
+    *,
+    out: ArrayView,
+    dout: ArrayView,
+    lse: ArrayView,
+    stats: ArrayView | None = None,
+    operands: ArrayView | None = None,
+    scale: float = 1.0,
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name: out, dout [B, N, Lq, H, D], lse [B, N, H,
-    Lq], stats [B, N, H, positions / 16, 48].
+    Lq], and as far as the kernel makes them stats [B, N, H, positions / 16, 48] and operands [B, N,
+    H, positions / 8, 128]; `scale` is for these.
 
-    Raises ValueError where ``block_heads`` does not divide the heads, or `stats` are not whole
+    Raises ValueError where ``block_heads`` does not divide the heads, or the results are not whole
     blocks of 16 positions, as many as the queries or more.
     """
     _, rows, queries, heads, _ = out.shape
     if heads % config.block_heads:
         raise ValueError(f"{config.block_heads} heads of a threadblock do not divide {heads}")
-    positions = 16 * stats.shape[3]
-    if stats.shape[3:] != stats_shape(positions) or positions < queries:
-        raise ValueError(
-            f"stats: expected blocks of 48 for {queries} queries; got {stats.shape[3:]}"
-        )
+    counts = set()
+    for (name, (block, elements)), x in zip(_BLOCKS.items(), (stats, operands), strict=True):
+        if config.wanted not in (name, "both"):
+            continue
+        shape = None if x is None else x.shape[3:]
+        if shape is None or shape[1] != elements or shape[0] * block < queries:
+            raise ValueError(
+                f"{name}: expected blocks of {elements} for {queries} queries; got {shape}"
+            )
+        counts.add(shape[0] * block)
+    if len(counts) > 1:
+        raise ValueError(f"stats, operands: expected the same positions; got {sorted(counts)}")
+    (positions,) = counts
     position_tiles, head_groups = (
         ceil(positions / config.block_positions),
         heads // config.block_heads,
@@ -135,7 +159,9 @@ def parameters(
         "out": out.pointer,
         "dout": dout.pointer,
         "lse": lse.pointer,
-        "stats": stats.pointer,
+        "stats": stats.pointer if stats else 0,
+        "operands": operands.pointer if operands else 0,
+        "lse_factor": -1.0 / scale,
         "rows": rows,
         "heads": heads,
         "queries": queries,

@@ -16,10 +16,12 @@ __all__ = [
     "FOLLOWS",
     "Problem",
     "SideConfig",
+    "Tiles",
     "Tiling",
     "cost",
     "most_chunks",
     "needs_mask",
+    "operands_shape",
     "padded",
     "parameters",
     "problem_violations",
@@ -39,6 +41,11 @@ def padded(extent: int, step: int) -> int:
 def stats_shape(positions: int) -> tuple[int, int]:
     """The statistics of one head: blocks of 16 queries, three fp32 a query (see ``cuevo.h``)."""
     return (positions // 16, 48)
+
+
+def operands_shape(positions: int) -> tuple[int, int]:
+    """The same for products that add them: blocks of 8 queries, 32 bytes of bf16 a query."""
+    return (positions // 8, 128)
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,8 @@ class Problem(forward.Problem):
         return self.queries if self.side == "keys" else self.keys
 
 
-class Tiling(choice.Threadblocks, Protocol):
-    """A configuration as the functions here see it."""
+class Tiles(choice.Threadblocks, Protocol):
+    """A configuration as the functions here see it that tell works apart."""
 
     @property
     def side(self) -> str: ...
@@ -82,16 +89,21 @@ class Tiling(choice.Threadblocks, Protocol):
     def block_streamed(self) -> int: ...
     @property
     def score_step(self) -> tuple[int, int]: ...
-    @property
-    def pass_rows(self) -> int: ...
-    @property
-    def pair_pass_rows(self) -> int: ...
     def groups(self, problem: Problem, arch: Architecture) -> int: ...
     def extents(self, problem: Problem, groups: int) -> tuple[int, int]: ...
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]: ...
     def row_groups(self, problem: Problem) -> int: ...
     def chunks_of(self, problem: Problem, groups: int) -> int: ...
     def resident(self, arch: Architecture) -> int: ...
+
+
+class Tiling(Tiles, Protocol):
+    """The same where threads copy rows."""
+
+    @property
+    def pass_rows(self) -> int: ...
+    @property
+    def pair_pass_rows(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -130,24 +142,24 @@ class SideConfig:
         return self.sums and not self.by_keys
 
     @property
-    def registers(self: Tiling) -> int:
+    def registers(self: Tiles) -> int:
         """Registers that the assembler may give a thread."""
         return choice.registers(self)
 
-    def row_groups(self: Tiling, problem: Problem) -> int:
+    def row_groups(self: Tiles, problem: Problem) -> int:
         """Groups of `block_rows` rows N."""
         return ceil(problem.rows / self.block_rows)
 
-    def chunks_of(self: Tiling, problem: Problem, groups: int) -> int:
+    def chunks_of(self: Tiles, problem: Problem, groups: int) -> int:
         """Chunks of `groups` groups, each with sums of its own."""
         return ceil(self.row_groups(problem) / groups)
 
-    def extents(self: Tiling, problem: Problem, groups: int) -> tuple[int, int]:
+    def extents(self: Tiles, problem: Problem, groups: int) -> tuple[int, int]:
         """Threadblocks along the stationary positions and along the chunks of rows N."""
         tiles = ceil(problem.stationary / self.block_stationary)
         return tiles, self.chunks_of(problem, groups)
 
-    def resident(self: Tiling, arch: Architecture) -> int:
+    def resident(self: Tiles, arch: Architecture) -> int:
         """Threadblocks on a multiprocessor at a time."""
         fitting = arch.fitting_in_shared(self.shared_bytes)
         return max(1, min(self.min_blocks, fitting))
@@ -279,7 +291,7 @@ def parameters(
 # -- The estimate of time --------------------------------------------------------------------------
 
 
-def cost(config: Tiling, speed: float, problem: Problem, arch: Architecture) -> float:
+def cost(config: Tiles, speed: float, problem: Problem, arch: Architecture) -> float:
     """Estimated time, arbitrary units: the scores of a multiprocessor's blocks over their rate,
     streamed positions padded to whole steps, as for the forward pass. A block whose last warps have
     no stationary positions takes as long as others: the rest of its time is that of the first.

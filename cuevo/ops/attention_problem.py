@@ -25,6 +25,7 @@ __all__ = [
     "check_backward",
     "check_scale",
     "check_shapes",
+    "is_mapped",
     "state_problem",
 ]
 
@@ -98,7 +99,7 @@ def state_problem(
         mask="none" if mask_bias is None else _mask_type(mask_bias, q),
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
         pair_alignment=16 if pair_bias is None else row_alignment(pair_bias),
-        mapped=all(_is_mapped(x) for x in (q, k, v, out) if x is not None),
+        mapped=all(is_mapped(x) for x in (q, k, v, out) if x is not None),
     )
 
 
@@ -260,7 +261,7 @@ def _check_rows(name: str, x: ArrayView) -> None:
             )
 
 
-def _is_mapped(x: ArrayView) -> bool:
+def is_mapped(x: ArrayView) -> bool:
     """Whether a tensor map can describe the array: steps forward, each to another element."""
     pairs = zip(x.shape[:-1], x.strides[:-1], strict=True)
     return all(extent == 1 or 0 < stride < 2**40 for extent, stride in pairs)

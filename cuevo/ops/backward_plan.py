@@ -14,29 +14,38 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cuevo.arrays import ArrayView
-from cuevo.executors import Executor, architecture_of, executor_for
+from cuevo.arrays import BFLOAT16, ArrayView
+from cuevo.executors import DriverExecutor, Executor, architecture_of, executor_for
 from cuevo.kernels import (
     attention_delta_sm70,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_backward_sm80,
+    evoformer_backward_sm90a,
     key_bias_sm70,
     partial_sums_sm70,
 )
 from cuevo.kernels.backward import Problem as Side
-from cuevo.kernels.backward import padded, stats_shape
-from cuevo.kernels.forward import Problem, scale_fields
+from cuevo.kernels.backward import operands_shape, padded, stats_shape
+from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, scale_fields
 from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_backward,
     check_scale,
+    is_mapped,
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
-from cuevo.ops.dispatch import KernelVariant, choose, load
+from cuevo.ops.dispatch import KernelVariant, choose, dispatch, load
 from cuevo.ops.given_memory import check_result
-from cuevo.ops.packing import check_pack, pack_biases, pack_dout
+from cuevo.ops.packing import (
+    ROW_ALIGNMENT,
+    check_pack,
+    pack_biases,
+    pack_dout,
+    pack_mask,
+    tile_pair_bias,
+)
 from cuevo.ops.plan import Launch, Plan, PlanBuilder
 from cuevo.ops.tuning import tuned
 from cuevo.toolchain.template import render
@@ -57,13 +66,17 @@ class _Variant(KernelVariant[Side, Any], Protocol):
 
 
 VARIANTS: tuple[_Variant, ...] = (
+    evoformer_backward_sm90a,
     evoformer_backward_sm80,
     evoformer_backward_sm75,
     evoformer_backward_sm70,
 )
 """The kernels for either side of the scores, from the highest architecture down."""
 _Config = (
-    evoformer_backward_sm80.Config | evoformer_backward_sm75.Config | evoformer_backward_sm70.Config
+    evoformer_backward_sm90a.Config
+    | evoformer_backward_sm80.Config
+    | evoformer_backward_sm75.Config
+    | evoformer_backward_sm70.Config
 )
 Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
@@ -159,13 +172,34 @@ class _Builder(PlanBuilder):
         ]
         asked = [each for each in asked if each["first"] or each["second"] or each["sums"]]
         pack_dout(self)
-        p = self.problem = pack_biases(self, self.problem, pack, passes=len(asked))
+        self.problem = replace(
+            self.problem,
+            mapped=self.problem.mapped and is_mapped(self.views["dout"]),
+            scaled=abs(self.scale) >= NEGLIGIBLE_SCALE,
+        )
+        variants = [
+            each
+            for each in VARIANTS
+            if self.plan.place.knows_addresses or each is not evoformer_backward_sm90a
+        ]
+        # A kernel with tensor maps reads tiles of the pair bias, whatever its rows are.
+        readable = replace(self.problem, pair_alignment=ROW_ALIGNMENT)
+        passes = sum(
+            dispatch(variants, Side(**vars(readable), **each), self.arch, self._given(each))
+            is not evoformer_backward_sm90a
+            for each in asked
+        )
+        if passes:
+            self.problem = pack_biases(self, self.problem, pack, passes=passes)
+        else:
+            pack_mask(self)
+        p = self.problem
         sides = [Side(**vars(p), **each) for each in asked]
         measured = tuned.settle(
-            self.plan, "attention_backward", VARIANTS, sides, self.config or None
+            self.plan, "attention_backward", variants, sides, self.config or None
         )
         chosen = [
-            choose(VARIANTS, side, self.plan.place, self.config.get(side.side), config)
+            choose(variants, side, self.plan.place, self.config.get(side.side), config)
             for side, config in zip(sides, measured, strict=True)
         ]
         # What lies between kernels has whole tiles, of those that read and those that write it.
@@ -174,8 +208,7 @@ class _Builder(PlanBuilder):
         key_tiles = [c.block_stationary if c.by_keys else c.block_streamed for c in configs]
         self.query_positions = padded(p.queries, max(query_tiles))
         self.key_positions = padded(p.keys, max(key_tiles))
-        self.add_workspace("stats", (p.batch, p.rows, p.heads, *stats_shape(self.query_positions)))
-        self._add_delta()
+        self._add_delta({kernel is evoformer_backward_sm90a for kernel, _ in chosen})
         if any(config.mask for config in configs):
             self.add_workspace("key_bias", (p.batch, p.rows, self.key_positions))
             self._add_key_bias()
@@ -186,6 +219,10 @@ class _Builder(PlanBuilder):
             self._add_side(side, kernel, config, queue)
             if side.sums:
                 self._add_sums("mask_bias" if config.by_keys else "pair_bias", queue)
+
+    def _given(self, side: Mapping[str, Any]) -> Settings:
+        """What the caller configures a side with."""
+        return self.config.get(side["side"])
 
     def _add_side(self, side: Side, kernel: _Variant, config: _Config, queue: list[Launch]) -> None:
         p, settings = self.problem, self.config.get(side.side)
@@ -206,11 +243,31 @@ class _Builder(PlanBuilder):
             "mask_sums": "mask_sums" if by_keys and side.sums else "",
             "pair_sums": "pair_sums" if side.sums and not by_keys else "",
         }
-        named = {name: name for name in ("q", "k", "v", "dout", "pair_bias", "stats")} | arrays
+        mapped = isinstance(config, evoformer_backward_sm90a.Config)
+        if mapped:
+            block = (config.block_stationary, config.block_streamed)
+            tile_pair_bias(self, p.pair, block, 1.0 / self.scale, transposed=True, queue=queue)
+        read = ("operands", "pair_tiles") if mapped else ("stats", "pair_bias")
+        named = {name: name for name in ("q", "k", "v", "dout", *read)} | arrays
         views = {field: self.views[name] for field, name in named.items() if name in self.views}
+        addresses = None
+        if isinstance(config, evoformer_backward_sm90a.Config):
+            place = self.plan.place
+            context = place.context if isinstance(place, DriverExecutor) else None
+            addresses = evoformer_backward_sm90a.addresses(config, views, context=context)
+            arrays |= {f"{name}_map": name for name in ("q", "k", "v", "dout", "operands")}
         values = kernel.parameters(config, side, groups, scale=self.scale, **views)
         grid = config.grid(side, groups)
-        self.add_launch(kernel.NAME, loaded, config, grid, values, arrays=arrays, queue=queue)
+        self.add_launch(
+            kernel.NAME,
+            loaded,
+            config,
+            grid,
+            values,
+            arrays=arrays,
+            addresses=addresses,
+            queue=queue,
+        )
 
     def _add_small(
         self,
@@ -225,11 +282,23 @@ class _Builder(PlanBuilder):
         loaded = self.plan.place.load(render(kernel.NAME, kernel.values(config)))
         self.add_launch(kernel.NAME, loaded, config, grid, values, arrays=arrays, queue=queue)
 
-    def _add_delta(self) -> None:
+    def _add_delta(self, mapped: set[bool]) -> None:
+        """What kernels need of every query: those with tensor maps, or others, or both."""
         p = self.problem
-        config = attention_delta_sm70.choose(p.head_dim, p.dtype, p.heads)
-        views = {name: self.views[name] for name in ("out", "dout", "lse", "stats")}
-        values = attention_delta_sm70.parameters(config, **views)
+        outer = (p.batch, p.rows, p.heads)
+        made = []
+        if False in mapped:
+            made.append("stats")
+            self.add_workspace("stats", (*outer, *stats_shape(self.query_positions)))
+        if True in mapped:
+            made.append("operands")
+            shape = (*outer, *operands_shape(self.query_positions))
+            self.add_workspace("operands", shape, BFLOAT16)
+        wanted = "both" if len(made) > 1 else made[0]
+        config = attention_delta_sm70.choose(p.head_dim, p.dtype, p.heads, wanted)
+        views = {name: self.views[name] for name in ("out", "dout", "lse", *made)}
+        scale = self.scale if "operands" in made else 1.0
+        values = attention_delta_sm70.parameters(config, **views, scale=scale)
         grid = config.grid(p.batch, p.rows, p.heads, self.query_positions)
         self._add_small(attention_delta_sm70, config, grid, values)
 

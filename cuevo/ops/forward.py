@@ -224,7 +224,8 @@ def _add_mapped_launch(
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
-    tile_pair_bias(builder, problem.pair, chosen, 1.0 / scale)
+    block = (chosen.block_queries, chosen.block_keys)
+    tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     context = place.context if isinstance(place, DriverExecutor) else None
     parts = list(kernel.parts(chosen, problem))

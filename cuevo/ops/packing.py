@@ -11,9 +11,9 @@ from math import prod
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
-from cuevo.kernels import evoformer_forward_sm90a, pack_sm70, pair_tiles_sm70
+from cuevo.kernels import pack_sm70, pair_tiles_sm70
 from cuevo.kernels.forward import BIAS_BYTES, Problem
-from cuevo.ops.plan import PlanBuilder, check_grid
+from cuevo.ops.plan import Launch, PlanBuilder, check_grid
 from cuevo.toolchain.template import render
 
 __all__ = [
@@ -134,18 +134,33 @@ def pack_mask(builder: PlanBuilder) -> None:
 
 
 def tile_pair_bias(
-    builder: PlanBuilder, pair: str, config: evoformer_forward_sm90a.Config, bias_scale: float
+    builder: PlanBuilder,
+    pair: str,
+    block: tuple[int, int],
+    bias_scale: float,
+    *,
+    transposed: bool = False,
+    queue: list[Launch] | None = None,
 ) -> None:
     """Put a launch into a plan that makes the array `pair_tiles` of the pair bias, if there is one,
-    of type `pair`, for a kernel of that configuration.
+    of type `pair`.
+
+    block : queries of a threadblock of the kernel that reads the tiles, a multiple of 64, and keys
+        of a tile; of a bias that is `transposed`, keys and queries.
     """
     if pair == "none":
         return
     if builder.views["pair_bias"].alignment() % BIAS_BYTES[pair]:
         _pack(builder, "pair_bias")
     source = builder.views["pair_bias"]
-    own = pair_tiles_sm70.Config(pair, config.block_keys)
-    shape = own.shape(source, config.block_queries)
+    if transposed:
+        source = replace(
+            source,
+            shape=(*source.shape[:3], *source.shape[:2:-1]),
+            strides=(*source.strides[:3], *source.strides[:2:-1]),
+        )
+    own = pair_tiles_sm70.Config(pair, block[1])
+    shape = own.shape(source, block[0])
     builder.add_workspace("pair_tiles", shape)
     tiles = builder.views["pair_tiles"]
     if shape[0] != source.shape[0]:
@@ -155,7 +170,7 @@ def tile_pair_bias(
     loaded = builder.plan.place.load(render(pair_tiles_sm70.NAME, pair_tiles_sm70.values(own)))
     grid = own.grid(shape)
     check_grid(grid)
-    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values)
+    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values, queue=queue)
 
 
 def pack_dout(builder: PlanBuilder) -> None:

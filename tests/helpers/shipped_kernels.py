@@ -30,6 +30,7 @@ from cuevo.kernels import (
     attention_maps_sm90a,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
+    evoformer_backward_sm90a,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     evoformer_forward_sm90a,
@@ -221,6 +222,35 @@ def gradient_instances(head_dim: int) -> Iterator[tuple[str, str, dict[str, obje
                 yield f"backward-D{head_dim}-{dtype}-{name}", backward.NAME, values
 
 
+def mapped_gradients(
+    head_dim: int, dtype: str, biases: int
+) -> list[evoformer_backward_sm90a.Config]:
+    """Candidates of `evoformer_backward_sm90a` for `GRADIENT_BIASES[biases]` and every set of
+    gradients of keys.
+    """
+    mask, pair, _ = GRADIENT_BIASES[biases]
+    types = ("f32" if mask else "none", dtype if pair == "own" else pair)
+    found = []
+    for asked in GRADIENTS:
+        if asked["side"] == "keys" and (mask or not asked["sums"]):
+            problem = backward.Problem(1, 256, 4, 257, 257, head_dim, dtype, *types, **asked)
+            found += [config for config, _ in evoformer_backward_sm90a.candidates(problem)]
+    return found
+
+
+def mapped_gradient_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Name, kernel and values of some of them."""
+    kernel = evoformer_backward_sm90a
+    for head_dim, biases in product(MAPPED_DIMS, range(len(GRADIENT_BIASES))):
+        dtype = ("bf16", "f16")[biases % 2]
+        for index, config in enumerate(mapped_gradients(head_dim, dtype, biases)):
+            if (biases + 2 * index + head_dim // 8) % 7 == 0:
+                asked = [name for name in ("first", "second", "sums") if getattr(config, name)]
+                biased = ("mask" if config.mask else "bare", config.pair)
+                name = "-".join((f"D{head_dim}", dtype, *asked, *biased))
+                yield f"backward-sm90a-{name}", kernel.NAME, kernel.values(config)
+
+
 def variant_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     """Name, kernel and values of the variants of attention below sm_80: every tiling, with one set
     of biases and gradients or another.
@@ -381,6 +411,7 @@ FAMILIES: Mapping[str, Callable[[], Instances]] = {
     **{f"forward-D{d}": partial(instances, d) for d in HEAD_DIMS},
     **{f"backward-D{d}": partial(gradient_instances, d) for d in HEAD_DIMS},
     "mapped forward": mapped_instances,
+    "mapped backward": mapped_gradient_instances,
     "products": product_instances,
     "wgmma": wgmma_instances,
     "lower products": lower_product_instances,

@@ -34,6 +34,11 @@ INSTANCES = [
         "head_dim=8 block_queries=64 block_rows=2 block_keys=32 short_queries=16 short_rows=4",
     ),
     (
+        "evoformer_backward_sm90a",
+        "head_dim=16 mask=true pair=bf16 second=true sums=true stages=2",
+    ),
+    ("evoformer_backward_sm90a", "head_dim=40 dtype=f16 pair=f32 block_rows=2 stages=3"),
+    (
         "evoformer_forward_sm90a",
         "head_dim=16 block_rows=1 m_tiles=2 stages=2 mask=f32 pair=f16 dtype=f16",
     ),

@@ -22,6 +22,7 @@ from cuevo.kernels import (
     attention_maps_sm90a,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
+    evoformer_backward_sm90a,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     evoformer_forward_sm90a,
@@ -131,6 +132,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
         list(_lower_forward(evoformer_forward_sm70, 112, "bool", "f16"))
     ),
     evoformer_forward_sm90a.NAME: lambda: shipped.mapped_configurations(32, "bf16", 7),
+    evoformer_backward_sm90a.NAME: lambda: shipped.mapped_gradients(64, "bf16", 6),
     evoformer_backward_sm75.NAME: lambda: [_lower_backward(evoformer_backward_sm75, 120, 4, 3)],
     evoformer_backward_sm70.NAME: lambda: [_lower_backward(evoformer_backward_sm70, 96, 3, 3)],
     gemm_sm80.NAME: lambda: (
@@ -154,7 +156,10 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
     backward.NAME: ("sm_80", "sm_90"),
     gemm_sm80.NAME: ("sm_80", "sm_90"),
     **dict.fromkeys(
-        (evoformer_forward_sm90a.NAME, gemm_sm90a.NAME, attention_maps_sm90a.NAME),
+        (
+            *(evoformer_forward_sm90a.NAME, evoformer_backward_sm90a.NAME),
+            *(gemm_sm90a.NAME, attention_maps_sm90a.NAME),
+        ),
         (gemm_sm90a.ARCH,),
     ),
     pair_tiles_sm70.NAME: ("sm_90",),
@@ -199,6 +204,11 @@ def _of_forward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
 def _of_mapped_forward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
     for config in shipped.mapped_configurations(head_dim, dtype, biases):
         yield evoformer_forward_sm90a, config
+
+
+def _of_mapped_backward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
+    for config in shipped.mapped_gradients(head_dim, dtype, biases):
+        yield evoformer_backward_sm90a, config
 
 
 def _of_backward(arch: str, head_dim: int, dtype: str, biases: int) -> Found:
@@ -265,6 +275,10 @@ EVERYTHING: tuple[tuple[Callable[..., Found], list[Case]], ...] = (
     (_of_wgmma_problems, list(product(range(len(WGMMA_PRODUCTS))))),
     (_of_forward, list(product(_DIMS, _DTYPES, range(len(shipped.BIASES))))),
     (_of_mapped_forward, list(product(_MAPPED_DIMS, _DTYPES, range(len(shipped.BIASES))))),
+    (
+        _of_mapped_backward,
+        list(product(_MAPPED_DIMS, _DTYPES, range(len(shipped.GRADIENT_BIASES)))),
+    ),
     (_of_backward, list(product(_DIMS, _DTYPES, range(len(shipped.GRADIENT_BIASES))))),
     (_of_lower_products, list(product(range(len(shipped.LOWER_PRODUCTS))))),
     (_of_lower_forward, list(product(_DIMS, _LOWER))),

@@ -17,7 +17,7 @@ from cuevo.architectures import architecture
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import attention_delta_sm70 as delta
-from cuevo.kernels.backward import padded, stats_shape
+from cuevo.kernels.backward import operands_shape, padded, stats_shape
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
@@ -52,6 +52,7 @@ class Case:
     out: str = "packed"
     dout: str = "packed"
     values: str = "normal"
+    wanted: str = "stats"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -128,48 +129,78 @@ def log_sums(case: Case, rng: np.random.Generator) -> Strided:
 # -- Checking --------------------------------------------------------------------------------------
 
 
-def statistics(place: Executor, case: Case) -> tuple[dict[str, Strided], Strided]:
+SCALE = -0.3
+"""Of the operands."""
+
+
+def made_of(place: Executor, case: Case) -> tuple[dict[str, Strided], dict[str, Strided]]:
     """The inputs, and what the kernel makes of them."""
-    config = delta.Config(case.head_dim, case.dtype, case.block_heads)
+    config = delta.Config(case.head_dim, case.dtype, case.block_heads, case.wanted)
     assert not delta.violations(config, architecture("sm_70"))
     rng = np.random.default_rng(case.head_dim + case.queries)
     inputs = {name: operand(case, getattr(case, name), rng) for name in ("out", "dout")}
     inputs["lse"] = log_sums(case, rng)
     batch, rows, queries, heads, _ = case.shape
     positions = padded(queries, case.step)
-    result = empty((batch, rows, heads, *stats_shape(positions)), F32)
-    everything = host_views(inputs | {"stats": result}, readonly=False)
-    numbers = delta.parameters(config, **everything)
+    results = {
+        "stats": empty((batch, rows, heads, *stats_shape(positions)), F32),
+        "operands": empty((batch, rows, heads, *operands_shape(positions)), DTYPES["bf16"]),
+    }
+    results = {name: x for name, x in results.items() if case.wanted in (name, "both")}
+    everything = host_views(inputs | results, readonly=False)
+    numbers = delta.parameters(config, **everything, scale=SCALE)
     run(
         place,
         render(delta.NAME, delta.values(config)),
         inputs,
-        dict(stats=result),
+        results,
         threads=config.threads,
         grid=config.grid(batch, rows, heads, positions)[0],
         **{name: value for name, value in numbers.items() if name not in everything},
     )
-    return inputs, result
+    return inputs, results
 
 
 def check(place: Executor, case: Case) -> None:
-    inputs, result = statistics(place, case)
-    queries = case.queries
+    inputs, results = made_of(place, case)
     out, dout = (inputs[name].array.astype(np.float64) for name in ("out", "dout"))
     lse = inputs["lse"].array.astype(np.float64)
     with np.errstate(invalid="ignore"):
         products = np.moveaxis(dout * out, 2, 3)
-        exponent = np.where(lse < -(2.0**22), -np.inf, lse * -np.log2(np.e))
+        dead = lse < -(2.0**22)
+        exponent = np.where(dead, -np.inf, lse * -np.log2(np.e))
+        scaled = np.where(dead, np.inf, lse) * (-1.0 / SCALE)
         negative_delta = -products.sum(axis=-1)
-    low, minus_delta = unblocked(result.array)
-    compare(case, "-lse * log2(e)", low[..., :queries], exponent, 2.0**-22 * np.abs(exponent))
     # Seven roundings in a lane's chain, one in each of four steps of the tree.
     slack = 0.0 if case.values == "integers" else 2.0**-24 * 12
-    allowed = slack * np.abs(products).sum(axis=-1)
-    compare(case, "-delta", minus_delta[..., :queries], negative_delta, allowed)
-    for name, padding, value in (("low", low, -np.inf), ("-delta", minus_delta, 0.0)):
-        expected = np.full_like(padding[..., queries:], value)
-        assert_same_bytes(case, f"padding of {name}", padding[..., queries:], expected)
+    deltas = (negative_delta, slack * np.abs(products).sum(axis=-1), 0.0)
+    if "stats" in results:
+        low, minus_delta = unblocked(results["stats"].array)
+        exact = (exponent, 2.0**-22 * np.abs(exponent), -np.inf)
+        check_values(case, "-lse * log2(e)", low, exact)
+        check_values(case, "-delta", minus_delta, deltas)
+    if "operands" in results:
+        blocks = results["operands"].array.astype(np.float64).reshape(*lse.shape[:3], -1, 2, 8, 8)
+        with np.errstate(invalid="ignore"):
+            of_lse, of_delta = np.moveaxis(blocks[..., :3].sum(axis=-1), -2, 0)
+        flat = (*lse.shape[:3], -1)
+        exact = (scaled, 2.0**-22 * np.abs(scaled), np.copysign(np.inf, -1.0 / SCALE))
+        check_values(case, "-lse / scale", of_lse.reshape(flat), exact)
+        check_values(case, "-delta in pieces", of_delta.reshape(flat), deltas)
+        rest = np.broadcast_to([[1, 1, 0, 0, 0], [0] * 5], (*blocks.shape[:4], 8, 2, 5))
+        assert np.array_equal(blocks[..., 3:], rest.swapaxes(-3, -2)), case
+
+
+def check_values(
+    case: Case, name: str, found: np.ndarray, exact: tuple[np.ndarray, np.ndarray, float]
+) -> None:
+    """Compare with exact values, errors that are allowed, and what stands in the place of queries
+    that do not exist.
+    """
+    values, allowed, absent = exact
+    compare(case, name, found[..., : case.queries], values, allowed)
+    padding = found[..., case.queries :].astype(F32)
+    assert_same_bytes(case, f"padding of {name}", padding, np.full_like(padding, absent))
 
 
 def compare(
@@ -200,12 +231,13 @@ def cases() -> tuple[Case, ...]:
         out=("packed", "heads first", "padded", "broadcast L"),
         dout=tuple(LAYOUTS),
         values=("normal", "not_finite"),
+        wanted=("stats", "operands", "both"),
     )
     rng = np.random.default_rng(0)
     sampled = [case for case in some if rng.random() < 0.02]
     mixed = covering(sampled, cost=lambda case: float(np.prod(case.shape)))
     filled = [
-        Case(dtype, head_dim, 70, rows=2, head_groups=3, values=values)
+        Case(dtype, head_dim, 70, rows=2, head_groups=3, values=values, wanted="both")
         for (dtype, values), head_dim in zip(
             product(("f16", "bf16"), FILLS), (8, 24, 32, 40, 64, 128) * 2, strict=True
         )
@@ -233,11 +265,12 @@ def test_the_cpu_executor_and_the_gpu_agree_in_every_bit(
 ) -> None:
     """Which also says that the sum is the same from run to run."""
     for head_dim, values in product(HEAD_DIMS, FILLS):
-        case = Case(dtype, head_dim, 140, rows=2, head_groups=3, values=values)
+        case = Case(dtype, head_dim, 140, rows=2, head_groups=3, values=values, wanted="both")
         on_gpu, on_cpu = (
-            statistics(place, case)[1].array for place in (executor, SimExecutor(executor.arch))
+            made_of(place, case)[1] for place in (executor, SimExecutor(executor.arch))
         )
-        assert_same_bytes(case, "stats", on_gpu, on_cpu)
+        for name, x in on_gpu.items():
+            assert_same_bytes(case, name, x.array, on_cpu[name].array)
 
 
 # -- The host half ---------------------------------------------------------------------------------
@@ -289,6 +322,7 @@ def test_short_rows_share_a_block() -> None:
         (dict(dtype="f32"), "dtype must be f16 or bf16, not 'f32'"),
         (dict(block_heads=3), "block_heads must be 1, 2, 4 or 8"),
         (dict(block_heads=16), "block_heads must be 1, 2, 4 or 8"),
+        (dict(wanted="delta"), "wanted must be stats, operands or both, not 'delta'"),
     ],
 )
 def test_each_constraint(changes: dict[str, Any], reason: str) -> None:
@@ -307,3 +341,11 @@ def test_arrays_of_other_sizes_are_refused() -> None:
         ValueError, match=r"stats: expected blocks of 48 for 129 queries; got \(8, 48\)"
     ):
         delta.parameters(config, **views(queries=129))
+    both = delta.Config(head_dim=8, block_heads=4, wanted="both")
+    with pytest.raises(
+        ValueError, match="operands: expected blocks of 128 for 5 queries; got None"
+    ):
+        delta.parameters(both, **views())
+    operands = host_views({"x": lay_out((1, 2, 4, 4, 128), F32)}, readonly=False)["x"]
+    with pytest.raises(ValueError, match=r"expected the same positions; got \[32, 128\]"):
+        delta.parameters(both, **views(), operands=operands)

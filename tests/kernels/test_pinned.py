@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "evoformer_backward_sm70": ("sm_75", "sm_90"),
     "evoformer_backward_sm75": ("sm_75", "sm_90"),
     "evoformer_backward_sm80": ("sm_80", "sm_90"),
+    "evoformer_backward_sm90a": ("sm_90a",),
     "evoformer_forward_sm70": ("sm_75", "sm_90"),
     "evoformer_forward_sm75": ("sm_75", "sm_90"),
     "evoformer_forward_sm80": ("sm_80", "sm_90"),

@@ -62,6 +62,8 @@ class SimExecutor:
     Raises ValueError for an `arch` that does not exist.
     """
 
+    knows_addresses = True
+
     def __init__(
         self,
         arch: str = "sm_80",

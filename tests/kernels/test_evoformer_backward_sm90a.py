@@ -1,0 +1,309 @@
+"""ptx/evoformer_backward_sm90a.ptx, with its tiles of the pair bias and the operands that
+attention_delta makes: results, what the kernel does not serve, and when it is chosen.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import backward_cases as cases
+from helpers.attention_sweep import WHOLE
+from helpers.backward_calls import KEYS_GRADS, arguments, named, sides
+from helpers.backward_cases import ARGUMENTS, GRAD_LAYOUTS, BackwardCase
+from helpers.backward_sweep import CASES as ALL
+from helpers.backward_sweep import name
+from helpers.executors import Recorder, shared
+from helpers.guarded import Strided, assert_same_bytes, check_guards, host_views
+from helpers.ledgers import opcodes
+
+import cuevo
+from cuevo.architectures import architecture
+from cuevo.executors.assembling import assembling
+from cuevo.executors.driver import DriverExecutor
+from cuevo.kernels import evoformer_backward_sm80
+from cuevo.kernels import evoformer_backward_sm90a as kernel_90a
+from cuevo.kernels.backward import Problem
+from cuevo.kernels.evoformer_backward_sm90a import Config
+from cuevo.ops import backward_plan
+from cuevo.ops.attention_problem import is_mapped
+from cuevo.ops.backward import OPERATION, VARIANTS
+from cuevo.ops.dispatch import dispatch
+from cuevo.ops.packing import ROW_ALIGNMENT, row_alignment
+from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.template import render
+
+kernel = pytest.mark.kernel
+unit = pytest.mark.unit
+gpu = pytest.mark.gpu
+
+SM_90A = architecture("sm_90a")
+PROBLEM = Problem(1, 384, 4, 384, 384, 32, "bf16", "f32", "bf16", second=True, sums=True)
+
+# Rows n that do not exist, lengths within tiles of either side, more stages than fit, several
+# groups to a threadblock.
+WIDE = BackwardCase("bf16", 32, 150, 85, 1, 7, 2, mask="f32", pair="bf16", seed=3)
+WIDE = replace(WIDE, pair_layout="aligned 2", layout="heads first", grads=KEYS_GRADS)
+NARROW = BackwardCase("f16", 8, 40, 33, 2, 2, 1, mask="bool", pair="f32", scale=-0.3, seed=4)
+NARROW = replace(NARROW, pair_layout="one B", dout_layout="heads first")
+PLAIN = BackwardCase("bf16", 64, 70, 130, 1, 3, 1, mask="none", pair="none", seed=5)
+OTHERS: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
+    (WIDE, dict(stages=2), 1),
+    (WIDE, dict(stages=3), 2),
+    (replace(WIDE, dtype="f16", pair="f32"), dict(block_streamed=64, stages=2), 3),
+    (replace(WIDE, head_dim=24, mask="bf16"), dict(block_streamed=16, stages=6), 2),
+    (replace(WIDE, head_dim=16), dict(block_rows=4, stages=4), 2),
+    (replace(WIDE, head_dim=40, scale=-0.7), dict(block_rows=2, stages=3), 1),
+    (replace(WIDE, head_dim=48, queries=20), dict(block_rows=1), 7),
+    (NARROW, dict(stages=4), 1),
+    (replace(NARROW, head_dim=56, dtype="bf16"), dict(block_rows=2), 1),
+    (PLAIN, dict(block_rows=2), 2),
+    (replace(PLAIN, head_dim=32, pair="bf16"), dict(), 1),
+)
+VALUES = (
+    *("large scores", "small", "large dout", "one key by mask", "one key by pair"),
+    *("huge pair bias", "far mask, padded rows", "offset v", "nan dout", "rows of zero dout"),
+)
+
+
+def problem_of(case: BackwardCase) -> Problem | None:
+    """What a case asks of the kernel, None where that is nothing."""
+    inputs = cases.make(case)
+    problem = sides(case, inputs).get("keys")
+    if problem is None:
+        return None
+    dout = host_views({"dout": inputs["dout"]}, readonly=True)["dout"]
+    readable = row_alignment(dout) == ROW_ALIGNMENT  # else it is packed
+    return replace(
+        problem,
+        mapped=problem.mapped and (is_mapped(dout) or not readable),
+        scaled=case.scale is None or abs(case.scale) > 2**-64,
+    )
+
+
+def served(case: BackwardCase) -> bool:
+    """Whether the kernel serves the problem of a case."""
+    problem = problem_of(case)
+    if problem is None:
+        return False
+    config, _ = next(kernel_90a.candidates(problem))
+    return not kernel_90a.violations(config, SM_90A, problem)
+
+
+def sweep() -> Iterator[tuple[BackwardCase, dict[str, Any], int]]:
+    """Cases of the sweep that the kernel serves."""
+    for index, case in enumerate(filter(served, ALL)):
+        yield replace(case, grad_layout="packed"), {}, 1 + index % 3
+
+
+def run(
+    case: BackwardCase, place: Any, settings: dict[str, Any], groups: int
+) -> dict[str, Strided]:
+    """The gradients, by threadblocks of so many groups each, compared with float64."""
+    inputs, call = arguments(case)
+    results = cases.make_results(case)
+    given = [results[key].array if key in results else None for key in ARGUMENTS]
+    problem = problem_of(case)
+    assert problem is not None
+    chosen, _ = next(kernel_90a.candidates(problem))
+    config = {"keys": replace(chosen, **settings)}
+    with patch.object(Config, "groups", lambda self, problem, arch: groups):
+        found = cuevo.attention_backward(**call, results=given, device=place, config=config)
+    del found  # the caller's arrays
+    cases.check(case, {key: x.array for key, x in results.items()}, inputs)
+    check_guards(case, results)
+    return results
+
+
+def label(x: Any) -> str:
+    """A part of a test's name."""
+    if isinstance(x, BackwardCase):
+        return name(x)
+    return "-".join(f"{key}{value}" for key, value in x.items()) if isinstance(x, dict) else str(x)
+
+
+@kernel
+@pytest.mark.parametrize(
+    ("case", "settings", "groups"), [*OTHERS, *(sweep() if WHOLE else ())], ids=label
+)
+def test_results_are_those_of_float64(
+    case: BackwardCase, settings: dict[str, Any], groups: int
+) -> None:
+    run(case, shared("sm_90a"), settings, groups)
+
+
+@kernel
+@pytest.mark.parametrize("values", VALUES)
+def test_values_that_are_extreme(values: str) -> None:
+    case = replace(WIDE, values=values, queries=70, heads=1, rows=4, mask_layout="packed")
+    run(case, shared("sm_90a"), {}, 1)
+
+
+@kernel
+@pytest.mark.parametrize("layout", GRAD_LAYOUTS)
+def test_gradients_of_any_strides(layout: str) -> None:
+    """Calls have contiguous ones; the kernel does not ask for that."""
+    case = replace(WIDE, grad_layout=layout, queries=20, heads=2, rows=2, grads=("k", "v"))
+    with patch.object(backward_plan, "check_result", lambda *arguments: None):
+        run(case, shared("sm_90a"), {}, 1)
+
+
+SUBSETS = [
+    subset for size in range(1, len(KEYS_GRADS)) for subset in combinations(KEYS_GRADS, size)
+]
+
+
+@kernel
+@pytest.mark.parametrize("subset", SUBSETS, ids="+".join)
+def test_every_set_of_gradients(subset: tuple[str, ...]) -> None:
+    case = replace(WIDE, grads=subset, queries=40, rows=3)
+    assert set(run(case, shared("sm_90a"), {}, 1)) == {"d" + grad for grad in subset}
+
+
+@kernel
+def test_both_sides_in_one_call() -> None:
+    """The other side is a kernel's that reads rows of the pair bias: here they are packed."""
+    case = replace(WIDE, queries=40, rows=3, grads=cases.GRADS)
+    run(case, shared("sm_90a"), {}, 1)
+
+
+@kernel
+def test_groups_change_no_bit() -> None:
+    one, other = (run(WIDE, shared("sm_90a"), {}, groups) for groups in (1, 3))
+    for key, x in one.items():
+        assert_same_bytes(WIDE, key, other[key].array, x.array)
+
+
+@gpu
+@pytest.mark.parametrize("case", [case for case in ALL if case.head_dim <= 64], ids=name)
+def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: BackwardCase) -> None:
+    if not served(case):
+        pytest.skip("another variant's")
+    case = replace(case, grad_layout="packed")
+    first, again = (run(case, executor, {}, 1 + case.seed % 3) for _ in range(2))
+    for key, result in first.items():
+        assert_same_bytes(case, key, again[key].array, result.array)
+
+
+@gpu
+@pytest.mark.parametrize(("case", "settings", "groups"), OTHERS, ids=label)
+def test_the_bits_of_the_cpu_executor(
+    executor: DriverExecutor, case: BackwardCase, settings: dict[str, Any], groups: int
+) -> None:
+    on_gpu = run(case, executor, settings, groups)
+    on_cpu = run(case, shared("sm_90a"), settings, groups)
+    for key, result in on_gpu.items():
+        if key not in ("dq", "dpair_bias"):
+            assert_same_bytes(case, key, on_cpu[key].array, result.array)
+
+
+# -- What is assembled -----------------------------------------------------------------------------
+
+
+@unit
+def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path) -> None:
+    config = Config(32, second=True, sums=True, mask=True, pair="bf16")
+    rendered = render(kernel_90a.NAME, kernel_90a.values(config))
+    (exponentials,) = re.findall(r"//   ex2 +(\d+) \* 8 clocks", rendered.text)
+    products = re.findall(r"//   wgmma +(\d+) of n 32 \+ (\d+) of n 32 =", rendered.text)
+    found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
+    assert found["MUFU.EX2"] == int(exponentials)
+    assert found["HGMMA.64"] == sum(map(int, products[0]))
+
+
+@kernel
+@pytest.mark.parametrize("head_dim", range(8, 65, 8))
+def test_the_assembler_waits_for_no_product_by_itself(head_dim: int) -> None:
+    problem = replace(PROBLEM, head_dim=head_dim)
+    config, _ = next(kernel_90a.candidates(problem))
+    cubin = assemble(render(kernel_90a.NAME, kernel_90a.values(config)), "sm_90a")
+    assert "wgmma.mma_async instructions are serialized" not in cubin.log
+    assert cubin.resources.spill_stores == cubin.resources.spill_loads == 0
+
+
+# -- What it serves, and when it is chosen ---------------------------------------------------------
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(side="queries", second=False), "serves the side of keys"),
+        (dict(head_dim=72), "head_dim must be at most 64"),
+        (dict(mapped=False), "a tensor map steps forward"),
+        (dict(scaled=False), "so small that it is taken as 0"),
+    ],
+    ids=str,
+)
+def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
+    problem = replace(PROBLEM, **changes)
+    config, _ = next(kernel_90a.candidates(problem))
+    assert any(why in reason for reason in kernel_90a.violations(config, SM_90A, problem))
+    assert dispatch(VARIANTS, problem, SM_90A) is evoformer_backward_sm80
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        (dict(), True),
+        (dict(rows=128, queries=128, keys=128), False),
+        (dict(rows=12, queries=2048, keys=2048), False),
+        (dict(rows=12, queries=2048, keys=2048, pair="none"), True),
+        (dict(keys=130), False),
+        (dict(head_dim=8), False),
+        (dict(head_dim=24), True),
+        (dict(head_dim=64), True),
+    ],
+    ids=str,
+)
+def test_it_runs_unasked_where_it_is_measured_to_be_faster(
+    changes: dict[str, Any], chosen: bool
+) -> None:
+    found = dispatch(VARIANTS, replace(PROBLEM, **changes), SM_90A)
+    assert found is (kernel_90a if chosen else evoformer_backward_sm80)
+    assert dispatch(VARIANTS, PROBLEM, architecture("sm_90")) is evoformer_backward_sm80
+
+
+@unit
+def test_groups_of_rows_fill_the_device() -> None:
+    """Threadblocks that begin together end together: of all numbers of groups, the best."""
+    config = kernel_90a.choose(PROBLEM, SM_90A)
+    groups = config.groups(PROBLEM, SM_90A)
+    assert config.grid(PROBLEM, groups)[0] == 2 * SM_90A.multiprocessors
+
+
+@kernel
+def test_a_place_that_knows_no_addresses_has_other_kernels() -> None:
+    """Tensor maps are made of addresses."""
+    x = np.zeros((1, 16, 1024, 4, 32), ml_dtypes.bfloat16)
+    lse = np.zeros((1, 16, 4, 1024), np.float32)
+    arrays = tuple(map(cuevo.arrays.view, (x, x, x, x, x, lse)))
+    found = []
+    for knows_addresses in (True, False):
+        place = assembling("sm_90", knows_addresses=knows_addresses)
+        options = (None, ("k", "v"), None, None)
+        plan = OPERATION.plan_on_device((*arrays, *(None,) * 7), options, place, None)
+        found.append([launch.name for launch in plan.every_launch])
+    assert found[0] == ["attention_delta_sm70", "evoformer_backward_sm90a"]
+    assert found[1] == ["attention_delta_sm70", "evoformer_backward_sm80"]
+
+
+@kernel
+def test_a_pair_bias_that_only_tiles_are_made_of_is_not_packed() -> None:
+    place = Recorder("sm_90a")
+    case = replace(WIDE, queries=40, rows=3, pair_layout="queries first")
+    inputs, call = arguments(case)
+    config = {"keys": kernel_90a.choose(PROBLEM, SM_90A)}
+    found = cuevo.attention_backward(**call, device=place, config=config)
+    cases.check(case, named(found), inputs)
+    assert [x.name for x in place.loaded] == [
+        *("attention_delta_sm70", "key_bias_sm70", "evoformer_backward_sm90a"),
+        *("pair_tiles_sm70", "partial_sums_sm70"),
+    ]
