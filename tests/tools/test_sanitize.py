@@ -69,6 +69,12 @@ def test_gradients_are_compared(case, capsys):
     assert told.startswith("ok  d") and told.endswith(f"{case}\n")
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("case", sanitize.BACKWARD_OF_SM_90A, ids=lambda case: str(case.sizes))
+def test_gradients_of_the_kernel_on_wgmma_are_compared(case):
+    assert not sanitize.run_backward(case, TYPES, np.random.default_rng(0), "sim:sm_90a")
+
+
 @pytest.mark.unit
 def test_lower_variants_are_given_half_precision(monkeypatch):
     monkeypatch.setenv("CUEVO_VARIANT", "sm_80")
