@@ -34,6 +34,7 @@ __all__ = [
     "spill_fallbacks",
     "values",
     "violations",
+    "whole_keys",
 ]
 
 NAME = "evoformer_backward_sm90a"
@@ -51,6 +52,8 @@ _GAINS = {8: 1.0, 16: 1.15, 24: 1.03, 32: 1.2, 64: 1.2}
 """How many times as fast as ``evoformer_backward_sm80`` it was measured to be where both have whole
 tiles, by the largest head_dim.
 """
+_MOST_REST = 32
+"""Keys behind whole tiles that take longer here than in ``evoformer_backward_sm80``."""
 _GROUP_STAGES = 2.5
 """Time between two groups of rows N, and of a threadblock's begin, in that of a stage."""
 _BLOCK_STAGES = 2.5
@@ -376,6 +379,14 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return choice.cheapest(NAME, candidates(problem), violations, backward.cost, problem, arch)
 
 
+def whole_keys(keys: int) -> int:
+    """How many of so many keys are this kernel's: a few behind whole tiles are left to
+    ``evoformer_backward_sm80``, whose tiles may be as small.
+    """
+    whole, rest = divmod(keys, 64)
+    return 64 * whole if whole and rest <= _MOST_REST else keys
+
+
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """Whether ``evoformer_backward_sm80`` is to run: where a call is short, where tiles of the pair
     bias would serve few rows N, and where this kernel's tiles are emptier than it is faster.
@@ -386,7 +397,7 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
         return True
     config, _ = next(candidates(problem))
     steps = (config.block_rows, config.block_stationary, config.block_streamed)
-    extents = (problem.rows, problem.keys, problem.queries)
+    extents = (problem.rows, whole_keys(problem.keys), problem.queries)
     filled = prod(extents) / prod(map(backward.padded, extents, steps))
     gain = next(found for head_dim, found in _GAINS.items() if problem.head_dim <= head_dim)
     return filled * gain <= 1

@@ -7,10 +7,10 @@ sides of the scores (one of `VARIANTS` each), and the last sums of the gradients
 queries' on a side stream.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil, isqrt
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,6 +82,10 @@ Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
+_KEY_AXES = {
+    "k": 2, "v": 2, "pair_bias": 4, "key_bias": 2, "first_grad": 2, "second_grad": 2, "mask_sums": 3
+}  # fmt: skip
+"""Axis of the keys of the arrays that a launch for some of them is given a part of."""
 MOST_TERMS = 64
 """Terms that are added one after the other in a sum of a bias's gradient."""
 
@@ -146,6 +150,15 @@ def _check_bias_grad_dtype(bias_grad_dtype: Any) -> np.dtype[Any] | None:
     return _FLOAT32
 
 
+class _Part(NamedTuple):
+    """A launch for some of the keys of a side, or all of them."""
+
+    side: Side
+    kernel: Any
+    config: Any
+    first_key: int
+
+
 class _Builder(PlanBuilder):
     """Fills a plan with the launches of a problem that is not empty."""
 
@@ -202,37 +215,59 @@ class _Builder(PlanBuilder):
             choose(variants, side, self.plan.place, self.config.get(side.side), config)
             for side, config in zip(sides, measured, strict=True)
         ]
+        parts = [list(self._parts(side, *each)) for side, each in zip(sides, chosen, strict=True)]
         # What lies between kernels has whole tiles, of those that read and those that write it.
-        configs = [config for _, config in chosen]
+        configs = [part.config for each in parts for part in each]
         query_tiles = [c.block_streamed if c.by_keys else c.block_stationary for c in configs]
         key_tiles = [c.block_stationary if c.by_keys else c.block_streamed for c in configs]
         self.query_positions = padded(p.queries, max(query_tiles))
-        self.key_positions = padded(p.keys, max(key_tiles))
-        self._add_delta({kernel is evoformer_backward_sm90a for kernel, _ in chosen})
+        last = parts[-1][-1]
+        end = last.first_key + last.config.block_stationary if last.first_key else 0
+        self.key_positions = max(padded(p.keys, max(key_tiles)), end)
+        self._add_delta({part.kernel is evoformer_backward_sm90a for x in parts for part in x})
         if any(config.mask for config in configs):
             self.add_workspace("key_bias", (p.batch, p.rows, self.key_positions))
             self._add_key_bias()
         # The queries' threadblocks, which live long, go first: those of keys fill what is left.
         plan = self.plan
         queues = [plan.beside, plan.after] if len(sides) > 1 else [plan.launches]
-        for side, (kernel, config), queue in zip(sides, chosen, queues, strict=True):
-            self._add_side(side, kernel, config, queue)
+        for side, each, queue in zip(sides, parts, queues, strict=True):
+            self._add_side(side, each, queue)
             if side.sums:
-                self._add_sums("mask_bias" if config.by_keys else "pair_bias", queue)
+                self._add_sums("mask_bias" if side.side == "keys" else "pair_bias", queue)
+
+    def _parts(self, side: Side, kernel: _Variant, config: _Config) -> Iterator[_Part]:
+        """The launches for a side: a few keys behind whole tiles of the kernel with tensor maps are
+        another kernel's, unless the caller has configured the side.
+        """
+        if isinstance(config, evoformer_backward_sm90a.Config) and side.side not in self.config:
+            whole = evoformer_backward_sm90a.whole_keys(side.keys)
+            if whole < side.keys and side.pair_alignment:
+                yield _Part(replace(side, keys=whole), kernel, config, 0)
+                rest = replace(side, keys=side.keys - whole)
+                other = evoformer_backward_sm80
+                yield _Part(rest, other, other.choose(rest, self.arch), whole)
+                return
+        yield _Part(side, kernel, config, 0)
 
     def _given(self, side: Mapping[str, Any]) -> Settings:
         """What the caller configures a side with."""
         return self.config.get(side["side"])
 
-    def _add_side(self, side: Side, kernel: _Variant, config: _Config, queue: list[Launch]) -> None:
-        p, settings = self.problem, self.config.get(side.side)
-        loaded, config = load(kernel, config, self.plan.place, fixed=settings is not None)
-        groups = config.groups(side, self.arch)
-        by_keys = side.side == "keys"
+    def _add_side(self, side: Side, parts: list[_Part], queue: list[Launch]) -> None:
+        p, by_keys = self.problem, side.side == "keys"
         if side.sums and by_keys:
             shape: tuple[int, ...] = (p.batch, p.rows, p.heads, self.key_positions)
             self.add_workspace("mask_sums", shape)
-        elif side.sums:
+        for part in parts:
+            self._add_part(part, queue)
+
+    def _add_part(self, part: _Part, queue: list[Launch]) -> None:
+        p, side, kernel, place = self.problem, part.side, part.kernel, self.plan.place
+        fixed, by_keys = self.config.get(side.side) is not None, side.side == "keys"
+        loaded, config = load(kernel, part.config, place, fixed=fixed)
+        groups = config.groups(side, self.arch)
+        if side.sums and not by_keys:
             chunks = config.chunks_of(side, groups)
             shape = (chunks, p.batch, p.heads, self.query_positions, self.key_positions)
             self.add_workspace("pair_sums", shape)
@@ -250,22 +285,28 @@ class _Builder(PlanBuilder):
         read = ("operands", "pair_tiles") if mapped else ("stats", "pair_bias")
         named = {name: name for name in ("q", "k", "v", "dout", *read)} | arrays
         views = {field: self.views[name] for field, name in named.items() if name in self.views}
+        shifts = {
+            field: part.first_key * views[field].strides[axis]
+            for field, axis in _KEY_AXES.items()
+            if part.first_key and field in views
+        }
+        for field, shift in shifts.items():
+            views[field] = replace(views[field], pointer=views[field].pointer + shift)
         addresses = None
         if isinstance(config, evoformer_backward_sm90a.Config):
-            place = self.plan.place
             context = place.context if isinstance(place, DriverExecutor) else None
             addresses = evoformer_backward_sm90a.addresses(config, views, context=context)
             arrays |= {f"{name}_map": name for name in ("q", "k", "v", "dout", "operands")}
         values = kernel.parameters(config, side, groups, scale=self.scale, **views)
-        grid = config.grid(side, groups)
         self.add_launch(
             kernel.NAME,
             loaded,
             config,
-            grid,
+            config.grid(side, groups),
             values,
             arrays=arrays,
             addresses=addresses,
+            shifts=shifts,
             queue=queue,
         )
 

@@ -256,7 +256,8 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
         (dict(rows=128, queries=128, keys=128), False),
         (dict(rows=12, queries=2048, keys=2048), False),
         (dict(rows=12, queries=2048, keys=2048, pair="none"), True),
-        (dict(keys=130), False),
+        (dict(keys=100), False),
+        (dict(keys=130), True),
         (dict(head_dim=8), False),
         (dict(head_dim=24), True),
         (dict(head_dim=64), True),
@@ -273,10 +274,32 @@ def test_it_runs_unasked_where_it_is_measured_to_be_faster(
 
 @unit
 def test_groups_of_rows_fill_the_device() -> None:
-    """Threadblocks that begin together end together: of all numbers of groups, the best."""
+    """All begin together, and end together."""
     config = kernel_90a.choose(PROBLEM, SM_90A)
     groups = config.groups(PROBLEM, SM_90A)
     assert config.grid(PROBLEM, groups)[0] == 2 * SM_90A.multiprocessors
+
+
+@kernel
+@pytest.mark.parametrize("pair", ["f32", "none"])
+@pytest.mark.parametrize("keys", [65, 96, 97, 150])
+def test_a_few_keys_behind_whole_tiles_are_another_kernels(
+    keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_90a, "prefers_lower_variant", lambda problem, arch: False)
+    case = replace(WIDE, keys=keys, queries=70, rows=4, pair=pair, grads=cases.GRADS)
+    case = replace(case, pair_layout="broadcast H" if keys == 96 else "packed")
+    place = Recorder("sm_90a")
+    inputs, call = arguments(case)
+    results = cases.make_results(case)
+    given = [results[key].array if key in results else None for key in ARGUMENTS]
+    cuevo.attention_backward(**call, results=given, device=place)
+    cases.check(case, {key: x.array for key, x in results.items()}, inputs)
+    check_guards(case, results)
+    sides = [x.values["config"].side for x in place.loaded if x.name.startswith("evoformer_backw")]
+    whole = kernel_90a.whole_keys(keys)
+    assert whole == {65: 64, 96: 64, 97: 97, 150: 128}[keys]
+    assert sides == ["queries", "keys", "keys"] if whole < keys else ["queries", "keys"]
 
 
 @kernel
