@@ -228,13 +228,20 @@ class _Builder(PlanBuilder):
         if any(config.mask for config in configs):
             self.add_workspace("key_bias", (p.batch, p.rows, self.key_positions))
             self._add_key_bias()
-        # The queries' threadblocks, which live long, go first: those of keys fill what is left.
-        plan = self.plan
-        queues = [plan.beside, plan.after] if len(sides) > 1 else [plan.launches]
-        for side, each, queue in zip(sides, parts, queues, strict=True):
-            self._add_side(side, each, queue)
+        # The queries' threadblocks, which live long, go first: those of keys fill what is left, and
+        # those of a few keys what these leave.
+        plan, together = self.plan, len(sides) > 1
+        for side, each in zip(sides, parts, strict=True):
+            queue = plan.launches
+            if together:
+                queue = plan.after if side.side == "keys" else plan.beside
+            self._add_sums_of(side)
+            for part in each:
+                self._add_part(part, plan.beside if together and part.first_key else queue)
             if side.sums:
-                self._add_sums("mask_bias" if side.side == "keys" else "pair_bias", queue)
+                is_split = together and len(each) > 1
+                bias = "mask_bias" if side.side == "keys" else "pair_bias"
+                self._add_sums(bias, plan.last if is_split else queue)
 
     def _parts(self, side: Side, kernel: _Variant, config: _Config) -> Iterator[_Part]:
         """The launches for a side: a few keys behind whole tiles of the kernel with tensor maps are
@@ -246,7 +253,7 @@ class _Builder(PlanBuilder):
                 yield _Part(replace(side, keys=whole), kernel, config, 0)
                 rest = replace(side, keys=side.keys - whole)
                 other = evoformer_backward_sm80
-                yield _Part(rest, other, other.choose(rest, self.arch), whole)
+                yield _Part(rest, other, other.choose_for_few(rest, self.arch), whole)
                 return
         yield _Part(side, kernel, config, 0)
 
@@ -254,13 +261,11 @@ class _Builder(PlanBuilder):
         """What the caller configures a side with."""
         return self.config.get(side["side"])
 
-    def _add_side(self, side: Side, parts: list[_Part], queue: list[Launch]) -> None:
-        p, by_keys = self.problem, side.side == "keys"
-        if side.sums and by_keys:
-            shape: tuple[int, ...] = (p.batch, p.rows, p.heads, self.key_positions)
-            self.add_workspace("mask_sums", shape)
-        for part in parts:
-            self._add_part(part, queue)
+    def _add_sums_of(self, side: Side) -> None:
+        """Room for the sums of dS over queries, if a side is to leave them."""
+        p = self.problem
+        if side.sums and side.side == "keys":
+            self.add_workspace("mask_sums", (p.batch, p.rows, p.heads, self.key_positions))
 
     def _add_part(self, part: _Part, queue: list[Launch]) -> None:
         p, side, kernel, place = self.problem, part.side, part.kernel, self.plan.place

@@ -175,6 +175,8 @@ class Plan:
     has them has a workspace.
     """
     after: list[Launch] = field(default_factory=list)
+    last: list[Launch] = field(default_factory=list)
+    """Launches once those of both streams are done."""
     parts: list[Part] = field(default_factory=list)
     """The workspace, in the order of slots."""
     workspace_bytes: int = 0
@@ -191,7 +193,7 @@ class Plan:
     @property
     def every_launch(self) -> tuple[Launch, ...]:
         """All launches, in an order that one stream may run them in."""
-        return (*self.launches, *self.beside, *self.after)
+        return (*self.launches, *self.beside, *self.after, *self.last)
 
     @property
     def on_copies(self) -> bool:
@@ -274,8 +276,8 @@ class Plan:
 
     def _queue_launches(self) -> Queue:
         """For one whose launches find everything in the table."""
-        each = (self.launches, self.beside, self.after)
-        first, beside, after = ([launch.queue for launch in launches] for launches in each)
+        each = (self.launches, self.beside, self.after, self.last)
+        first, beside, after, last = ([launch.queue for launch in launches] for launches in each)
 
         def queue(table: list[int], stream: int, workspace: Any) -> None:
             for launch in first:
@@ -287,6 +289,8 @@ class Plan:
                         launch(table, side)
                     for launch in after:
                         launch(table, stream)
+            for launch in last:
+                launch(table, stream)
 
         return queue
 

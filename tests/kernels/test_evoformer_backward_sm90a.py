@@ -280,26 +280,41 @@ def test_groups_of_rows_fill_the_device() -> None:
     assert config.grid(PROBLEM, groups)[0] == 2 * SM_90A.multiprocessors
 
 
+FEW = [(keys, pair) for keys in (65, 96, 97, 150) for pair in ("f32", "none")]
+
+
 @kernel
-@pytest.mark.parametrize("pair", ["f32", "none"])
-@pytest.mark.parametrize("keys", [65, 96, 97, 150])
+@pytest.mark.parametrize(("keys", "pair"), FEW)
 def test_a_few_keys_behind_whole_tiles_are_another_kernels(
     keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_90a, "prefers_lower_variant", lambda problem, arch: False)
-    case = replace(WIDE, keys=keys, queries=70, rows=4, pair=pair, grads=cases.GRADS)
-    case = replace(case, pair_layout="broadcast H" if keys == 96 else "packed")
     place = Recorder("sm_90a")
+    check_few(keys, pair, place, monkeypatch)
+    sides = [x.values["config"].side for x in place.loaded if x.name.startswith("evoformer_backw")]
+    whole = kernel_90a.whole_keys(keys)
+    assert whole == {65: 64, 96: 64, 97: 97, 150: 128}[keys]
+    assert sides == ["queries", "keys", "keys"] if whole < keys else ["queries", "keys"]
+
+
+@gpu
+@pytest.mark.parametrize(("keys", "pair"), FEW)
+def test_a_few_keys_on_a_gpu(
+    executor: DriverExecutor, keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_few(keys, pair, executor, monkeypatch)
+
+
+def check_few(keys: int, pair: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that gets the kernel unasked, compared with float64."""
+    monkeypatch.setattr(kernel_90a, "prefers_lower_variant", lambda problem, arch: False)
+    case = replace(WIDE, keys=keys, queries=70, rows=5, pair=pair, grads=cases.GRADS)
+    case = replace(case, pair_layout="broadcast H" if keys == 96 else "packed")
     inputs, call = arguments(case)
     results = cases.make_results(case)
     given = [results[key].array if key in results else None for key in ARGUMENTS]
     cuevo.attention_backward(**call, results=given, device=place)
     cases.check(case, {key: x.array for key, x in results.items()}, inputs)
     check_guards(case, results)
-    sides = [x.values["config"].side for x in place.loaded if x.name.startswith("evoformer_backw")]
-    whole = kernel_90a.whole_keys(keys)
-    assert whole == {65: 64, 96: 64, 97: 97, 150: 128}[keys]
-    assert sides == ["queries", "keys", "keys"] if whole < keys else ["queries", "keys"]
 
 
 @kernel
