@@ -221,27 +221,27 @@ class _Builder(PlanBuilder):
         query_tiles = [c.block_streamed if c.by_keys else c.block_stationary for c in configs]
         key_tiles = [c.block_stationary if c.by_keys else c.block_streamed for c in configs]
         self.query_positions = padded(p.queries, max(query_tiles))
-        last = parts[-1][-1]
-        end = last.first_key + last.config.block_stationary if last.first_key else 0
-        self.key_positions = max(padded(p.keys, max(key_tiles)), end)
+        few = parts[-1][-1]
+        end_of_few = few.first_key + few.config.block_stationary if few.first_key else 0
+        self.key_positions = max(padded(p.keys, max(key_tiles)), end_of_few)
         self._add_delta({part.kernel is evoformer_backward_sm90a for x in parts for part in x})
         if any(config.mask for config in configs):
             self.add_workspace("key_bias", (p.batch, p.rows, self.key_positions))
             self._add_key_bias()
         # The queries' threadblocks, which live long, go first: those of keys fill what is left, and
         # those of a few keys what these leave.
-        plan, together = self.plan, len(sides) > 1
-        for side, each in zip(sides, parts, strict=True):
-            queue = plan.launches
-            if together:
-                queue = plan.after if side.side == "keys" else plan.beside
-            self._add_sums_of(side)
+        plan, alone = self.plan, len(sides) == 1
+        queues = [plan.launches] if alone else [plan.beside, plan.after]
+        for side, each, queue in zip(sides, parts, queues, strict=True):
+            by_keys = side.side == "keys"
+            if side.sums and by_keys:
+                self.add_workspace("mask_sums", (p.batch, p.rows, p.heads, self.key_positions))
             for part in each:
-                self._add_part(part, plan.beside if together and part.first_key else queue)
+                self._add_part(part, plan.beside if part.first_key and not alone else queue)
             if side.sums:
-                is_split = together and len(each) > 1
-                bias = "mask_bias" if side.side == "keys" else "pair_bias"
-                self._add_sums(bias, plan.last if is_split else queue)
+                behind_all = len(each) > 1 and not alone
+                bias = "mask_bias" if by_keys else "pair_bias"
+                self._add_sums(bias, plan.last if behind_all else queue)
 
     def _parts(self, side: Side, kernel: _Variant, config: _Config) -> Iterator[_Part]:
         """The launches for a side: a few keys behind whole tiles of the kernel with tensor maps are
@@ -261,13 +261,8 @@ class _Builder(PlanBuilder):
         """What the caller configures a side with."""
         return self.config.get(side["side"])
 
-    def _add_sums_of(self, side: Side) -> None:
-        """Room for the sums of dS over queries, if a side is to leave them."""
-        p = self.problem
-        if side.sums and side.side == "keys":
-            self.add_workspace("mask_sums", (p.batch, p.rows, p.heads, self.key_positions))
-
     def _add_part(self, part: _Part, queue: list[Launch]) -> None:
+        """The launches of a part; some keys' has the addresses of parts of arrays."""
         p, side, kernel, place = self.problem, part.side, part.kernel, self.plan.place
         fixed, by_keys = self.config.get(side.side) is not None, side.side == "keys"
         loaded, config = load(kernel, part.config, place, fixed=fixed)
