@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 from helpers import attention_cases, backward_cases, gemm_cases
 from helpers.backward_calls import arguments, configurations
@@ -19,7 +20,7 @@ from helpers.guarded import Strided, check_guards
 
 import cuevo
 from cuevo.architectures import architecture
-from cuevo.kernels import evoformer_forward_sm90a
+from cuevo.kernels import evoformer_backward_sm90a, evoformer_forward_sm90a
 from cuevo.ops.attention_problem import state_problem
 from cuevo.sim import LoadedKernel, SimExecutor
 from cuevo.toolchain.template import RenderedKernel
@@ -162,14 +163,18 @@ def _forward_config(case: attention_cases.Case, inputs: dict[str, Strided]) -> A
     return attention_cases.configuration(case, state_problem(**views), SimExecutor(case.arch))
 
 
-def _backward(case: BackwardCase, **short: int) -> Original:
-    """A call; the keys' side of the shape with the fields `short`."""
+def _backward(case: BackwardCase, mapped: Any = None, **short: int) -> Original:
+    """A call; the keys' side of the configuration `mapped`, or of the shape with the fields
+    `short`.
+    """
     inputs, call = arguments(case)
     results = backward_cases.make_results(case)
     place = _Recorder(case.arch)
     config = configurations(case, inputs, architecture(case.arch))
     if config and short:
         config["keys"] = replace(config["keys"], **short)
+    if mapped is not None:
+        config = {"keys": mapped}
     listed = [results["d" + name].array if "d" + name in results else None for name in GRADS]
     cuevo.attention_backward(**call, results=listed, device=place, config=config)
 
@@ -179,6 +184,17 @@ def _backward(case: BackwardCase, **short: int) -> Original:
         check_guards(case, results)
 
     return Original(case.arch, place.launches, check)
+
+
+def _backward_sm90a() -> Original:
+    """Threadblocks of three groups of two rows N, of which the last has one."""
+    case = BackwardCase(
+        "bf16", 16, 100, 70, rows=5, mask="f32", pair="bf16", pair_layout="aligned 16",
+        scale=-0.3, arch="sm_90a", grads=("k", "v", "mask_bias"),
+    )  # fmt: skip
+    config = evoformer_backward_sm90a.Config(16, block_rows=2, block_streamed=32, stages=2)
+    with patch.object(type(config), "groups", lambda self, problem, arch: 3):
+        return _backward(case, config)
 
 
 def _gemm(case: GemmCase, arch: str, **config: Any) -> Original:
@@ -245,6 +261,8 @@ CASES: dict[str, Callable[[], Original]] = {
             "f16", 32, 40, 70, rows=5, mask="f16", pair="f32", pair_layout="aligned 16", shape=0
         )
     ),
+    # Four stages of queries in a ring of two, two tiles of keys.
+    "backward on wgmma": _backward_sm90a,
     "backward, no sums": lambda: _backward(
         BackwardCase("f16", 16, 150, 70, grads=("q", "k", "v"), shape=0)
     ),

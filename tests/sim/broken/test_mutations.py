@@ -90,6 +90,7 @@ def test_the_table() -> None:
         "attention_delta_sm70",
         "evoformer_backward_sm80:keys",
         "evoformer_backward_sm80:queries",
+        "evoformer_backward_sm90a",
         "evoformer_forward_sm80",
         "evoformer_forward_sm90a",
         "gemm_sm75",
