@@ -73,7 +73,7 @@ class Problem(forward.Problem):
 
 
 class Tiles(choice.Threadblocks, Protocol):
-    """A configuration as the functions here see it that tell works apart."""
+    """A configuration as the launch geometry and the estimates see it."""
 
     @property
     def side(self) -> str: ...
@@ -98,7 +98,7 @@ class Tiles(choice.Threadblocks, Protocol):
 
 
 class Tiling(Tiles, Protocol):
-    """The same where threads copy rows."""
+    """One whose threads copy rows, as the parameter block sees it."""
 
     @property
     def pass_rows(self) -> int: ...

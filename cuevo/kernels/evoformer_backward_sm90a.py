@@ -15,6 +15,7 @@ from cuevo.kernels import backward, choice
 from cuevo.kernels.backward import Problem, SideConfig
 from cuevo.kernels.backward_multistage import groups_of_chunks
 from cuevo.kernels.mapped_addresses import MappedAddresses
+from cuevo.kernels.operand_rows_sm90a import OperandRows
 from cuevo.layouts.swizzle import SharedTile, swizzle
 from cuevo.toolchain.division import magic_fields
 
@@ -55,12 +56,12 @@ tiles, by the largest head_dim.
 _MOST_REST = 32
 """Keys behind whole tiles that take longer here than in ``evoformer_backward_sm80``."""
 _GROUP_STAGES = 2.5
-"""Time between two groups of rows N, and of a threadblock's begin, in that of a stage."""
 _BLOCK_STAGES = 2.5
+"""Time between two groups of rows N, and of a threadblock's begin, in that of a stage."""
 
 
 @dataclass(frozen=True)
-class Config(SideConfig):
+class Config(OperandRows, SideConfig):
     """One instance of the kernel; its template is given the whole of it. `min_blocks` is 1."""
 
     block_rows: int = 3
@@ -103,21 +104,6 @@ class Config(SideConfig):
     def tile(self) -> SharedTile:
         """The layout of a result's rows in shared memory."""
         return swizzle(self.head_dim // 8)
-
-    @property
-    def row_elements(self) -> int:
-        """Elements of a row of an operand in shared memory: D, and zeros."""
-        return next((x for x in (16, 32) if x >= self.head_dim), 64)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of such a row, and of its swizzle."""
-        return 2 * self.row_elements
-
-    @property
-    def k_steps(self) -> int:
-        """Products of 16 k that make a score."""
-        return ceil(self.head_dim / 16)
 
     @property
     def threads(self) -> int:
@@ -267,11 +253,11 @@ class Config(SideConfig):
 
     def streamed_map(self, x: ArrayView) -> TensorMap:
         """The map of q or dout [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
-        return self._map(x, self.block_streamed)
+        return self.operand_map(x, self.block_streamed, self.block_rows)
 
     def stationary_map(self, x: ArrayView) -> TensorMap:
         """The map of k or v [B, N, Lk, H, D], likewise."""
-        return self._map(x, self.block_stationary)
+        return self.operand_map(x, self.block_stationary, self.block_rows)
 
     def operands_map(self, x: ArrayView) -> TensorMap:
         """The map of operands [B, N, H, positions / 8, 128]: (128, positions / 8, H, N, B)."""
@@ -281,21 +267,6 @@ class Config(SideConfig):
             tuple(x.shape[::-1]),
             tuple(x.strides[-2::-1]),
             (x.shape[-1], self.block_streamed // 8, 1, self.block_rows, 1),
-        )
-
-    def _map(self, x: ArrayView, positions: int) -> TensorMap:
-        order = (2, 3, 1, 0)
-        extents = tuple(x.shape[axis] for axis in order)
-        # An axis of one element may have any stride; a legal one stands for it.
-        strides = tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
-        return TensorMap(
-            self.dtype,
-            x.pointer,
-            (self.head_dim, *extents),
-            strides,
-            (self.row_elements, positions, 1, self.block_rows, 1),
-            swizzle=self.row_bytes,
-            l2_promotion=128,
         )
 
 

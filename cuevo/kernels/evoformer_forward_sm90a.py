@@ -16,6 +16,7 @@ from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
 from cuevo.kernels.forward_works_sm90a import WorkList, has_many_tiles
 from cuevo.kernels.mapped_addresses import MappedAddresses
+from cuevo.kernels.operand_rows_sm90a import OperandRows
 
 __all__ = [
     "ARCH",
@@ -70,7 +71,7 @@ _MOST_SUM = 2.0**120
 
 
 @dataclass(frozen=True)
-class Config(StageMemory, WorkList):
+class Config(OperandRows, StageMemory, WorkList):
     """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
@@ -183,21 +184,6 @@ class Config(StageMemory, WorkList):
         return 32 if self.cluster == 1 else 1
 
     @property
-    def row_elements(self) -> int:
-        """Elements of a row of Q, K or V in shared memory: D, and zeros."""
-        return next((x for x in (16, 32) if x >= self.head_dim), 64)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of such a row, and of its swizzle."""
-        return 2 * self.row_elements
-
-    @property
-    def k_steps(self) -> int:
-        """Products of 16 k that make a score."""
-        return ceil(self.head_dim / 16)
-
-    @property
     def product_columns(self) -> int:
         """Columns of the product with v: D, and 8 of row sums where these make them."""
         return self.head_dim + (8 if self.sums == "column" else 0)
@@ -276,35 +262,15 @@ class Config(StageMemory, WorkList):
 
     def q_map(self, q: ArrayView) -> TensorMap:
         """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
-        return self._map(q, self.block_queries)
+        return self.operand_map(q, self.block_queries)
 
     def k_map(self, k: ArrayView) -> TensorMap:
         """The map of k or v [B, N, Lk, H, D], likewise."""
-        return self._map(k, self.block_keys)
+        return self.operand_map(k, self.block_keys)
 
     def out_map(self, out: ArrayView) -> TensorMap:
         """The map of out [B, N, Lq, H, D], likewise."""
-        return self._map(out, self.stored_queries)
-
-    @staticmethod
-    def map_axes(x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents and strides of the axes of a map but for D."""
-        order = (2, 3, 1, 0)
-        extents = tuple(x.shape[axis] for axis in order)
-        # An axis of one element may have any stride; a legal one stands for it.
-        return extents, tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
-
-    def _map(self, x: ArrayView, positions: int) -> TensorMap:
-        extents, strides = self.map_axes(x)
-        return TensorMap(
-            self.dtype,
-            x.pointer,
-            (self.head_dim, *extents),
-            strides,
-            (self.row_elements, positions, 1, 1, 1),
-            swizzle=self.row_bytes,
-            l2_promotion=128,
-        )
+        return self.operand_map(out, self.stored_queries)
 
 
 def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:

@@ -1,0 +1,55 @@
+"""Rows of q, k, v, out and dout as TMA brings them to shared memory for wgmma, and takes them from
+there.
+"""
+
+from math import ceil
+
+from cuevo.arrays import ArrayView
+from cuevo.cuda.tensor_map import TensorMap
+
+__all__ = ["OperandRows"]
+
+
+class OperandRows:
+    """What configurations of attention kernels on wgmma say of their operands."""
+
+    head_dim: int
+    dtype: str
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of a row in shared memory: D, and zeros."""
+        return next((x for x in (16, 32) if x >= self.head_dim), 64)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of such a row, and of its swizzle."""
+        return 2 * self.row_elements
+
+    @property
+    def k_steps(self) -> int:
+        """Products of 16 k that make a score."""
+        return ceil(self.head_dim / 16)
+
+    @staticmethod
+    def map_axes(x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides of the axes of a map but for D."""
+        order = (2, 3, 1, 0)
+        extents = tuple(x.shape[axis] for axis in order)
+        # An axis of one element may have any stride; a legal one stands for it.
+        return extents, tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
+
+    def operand_map(self, x: ArrayView, positions: int, rows: int = 1) -> TensorMap:
+        """The map of x [B, N, L, H, D]: (D, L, H, N, B), with boxes of so many positions and rows
+        N.
+        """
+        extents, strides = self.map_axes(x)
+        return TensorMap(
+            self.dtype,
+            x.pointer,
+            (self.head_dim, *extents),
+            strides,
+            (self.row_elements, positions, 1, rows, 1),
+            swizzle=self.row_bytes,
+            l2_promotion=128,
+        )
