@@ -12,7 +12,7 @@ from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import backward, choice
-from cuevo.kernels.backward import Problem, SideConfig
+from cuevo.kernels.backward import Problem, SideConfig, padded
 from cuevo.kernels.backward_multistage import groups_of_chunks
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.kernels.operand_rows_sm90a import OperandRows
@@ -45,6 +45,8 @@ ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
 _BARRIER_BYTES = 8
+_SWIZZLE_BYTES = 1024
+"""After which swizzles of rows of any length begin again."""
 _LEAST_SCORES = 2**25
 """From which on it runs unasked."""
 _LEAST_ROWS = 16
@@ -69,7 +71,7 @@ class Config(OperandRows, SideConfig):
     block_streamed: int = 32
     """Queries of a stage."""
     stages: int = 6
-    """Shared-memory stages of q, dout, their statistics and the pair bias."""
+    """Shared-memory stages of q, dout, what goes with them, and the pair bias."""
 
     # -- Tiles -------------------------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ class Config(OperandRows, SideConfig):
     chunks_together = 1
     lane_keys = 0
 
-    # -- Shared memory: stages of (q | dout | pair), statistics, K and V, results, barriers --------
+    # -- Shared memory: stages of (q | dout | pair), terms, K and V, results, barriers -------------
 
     @property
     def operand_row_bytes(self) -> int:
@@ -159,8 +161,8 @@ class Config(OperandRows, SideConfig):
 
     @property
     def kv_at(self) -> int:
-        """Where K begins, and behind it V."""
-        return self.terms_at + self.stages * self.terms_bytes
+        """Where K begins, and behind it V: where their swizzle does."""
+        return padded(self.terms_at + self.stages * self.terms_bytes, _SWIZZLE_BYTES)
 
     @property
     def kv_row_bytes(self) -> int:
@@ -185,7 +187,7 @@ class Config(OperandRows, SideConfig):
     @property
     def strip_bytes(self) -> int:
         """Bytes of those of one warp."""
-        return -(-16 * 2 * self.head_dim // 128) * 128
+        return padded(16 * 2 * self.head_dim, 128)
 
     @property
     def strips_bytes(self) -> int:
@@ -308,6 +310,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
+    if c.min_blocks != 1:
+        yield f"min_blocks must be 1, not {c.min_blocks}"
     yield from choice.resource_violations(c, arch)
     if problem is not None:
         yield from backward.problem_violations(c, c.block_streamed, problem)
@@ -369,7 +373,7 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     config, _ = next(candidates(problem))
     steps = (config.block_rows, config.block_stationary, config.block_streamed)
     extents = (problem.rows, whole_keys(problem.keys), problem.queries)
-    filled = prod(extents) / prod(map(backward.padded, extents, steps))
+    filled = prod(extents) / prod(map(padded, extents, steps))
     gain = next(found for head_dim, found in _GAINS.items() if problem.head_dim <= head_dim)
     return filled * gain <= 1
 

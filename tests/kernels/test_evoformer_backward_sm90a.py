@@ -61,6 +61,8 @@ OTHERS: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
     (replace(WIDE, head_dim=16), dict(block_rows=4, stages=4), 2),
     (replace(WIDE, head_dim=40, scale=-0.7), dict(block_rows=2, stages=3), 1),
     (replace(WIDE, head_dim=48, queries=20), dict(block_rows=1), 7),
+    # Terms that end within a swizzle.
+    (replace(WIDE, head_dim=64, queries=40), dict(block_rows=1, block_streamed=16, stages=3), 2),
     (NARROW, dict(stages=4), 1),
     (replace(NARROW, head_dim=56, dtype="bf16"), dict(block_rows=2), 1),
     (PLAIN, dict(block_rows=2), 2),
@@ -246,6 +248,28 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
     config, _ = next(kernel_90a.candidates(problem))
     assert any(why in reason for reason in kernel_90a.violations(config, SM_90A, problem))
     assert dispatch(VARIANTS, problem, SM_90A) is evoformer_backward_sm80
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(block_rows=5), "block_rows must be 1 to 4, not 5"),
+        (dict(block_streamed=48), "block_streamed must be 16, 32 or 64, not 48"),
+        (dict(stages=1), "stages must be 2 to 16, not 1"),
+        (dict(stages=16), "needs 413968 bytes of shared memory"),
+        (dict(min_blocks=2), "min_blocks must be 1, not 2"),
+        (dict(dtype="f32"), "dtype must be f16 or bf16, not 'f32'"),
+    ],
+    ids=str,
+)
+def test_each_constraint(changes: dict[str, Any], why: str) -> None:
+    config = kernel_90a.choose(PROBLEM, SM_90A)
+    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
+    assert why in found
+    assert kernel_90a.violations(config, architecture("sm_90")) == (
+        "wgmma needs sm_90a; this is sm_90",
+    )
 
 
 @unit
