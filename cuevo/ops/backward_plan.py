@@ -197,10 +197,11 @@ class _Builder(PlanBuilder):
         ]
         # A kernel with tensor maps reads tiles of the pair bias, whatever its rows are.
         readable = replace(self.problem, pair_alignment=ROW_ALIGNMENT)
+        readers = [Side(**vars(readable), **each) for each in asked]
         passes = sum(
-            dispatch(variants, Side(**vars(readable), **each), self.arch, self._given(each))
+            dispatch(variants, side, self.arch, self.config.get(side.side))
             is not evoformer_backward_sm90a
-            for each in asked
+            for side in readers
         )
         if passes:
             self.problem = pack_biases(self, self.problem, pack, passes=passes)
@@ -257,10 +258,6 @@ class _Builder(PlanBuilder):
                 return
         yield _Part(side, kernel, config, 0)
 
-    def _given(self, side: Mapping[str, Any]) -> Settings:
-        """What the caller configures a side with."""
-        return self.config.get(side["side"])
-
     def _add_part(self, part: _Part, queue: list[Launch]) -> None:
         """The launches of a part; some keys' has the addresses of parts of arrays."""
         p, side, kernel, place = self.problem, part.side, part.kernel, self.plan.place
@@ -293,7 +290,7 @@ class _Builder(PlanBuilder):
         for field, shift in shifts.items():
             views[field] = replace(views[field], pointer=views[field].pointer + shift)
         addresses = None
-        if isinstance(config, evoformer_backward_sm90a.Config):
+        if mapped:
             context = place.context if isinstance(place, DriverExecutor) else None
             addresses = evoformer_backward_sm90a.addresses(config, views, context=context)
             arrays |= {f"{name}_map": name for name in ("q", "k", "v", "dout", "operands")}
