@@ -285,22 +285,25 @@ void evoformer_backward_sm80(const evoformer_backward_params params);
 void evoformer_backward_sm75(const evoformer_backward_params params);
 void evoformer_backward_sm70(const evoformer_backward_params params);
 
-/* The gradients of k, v and the mask, of operands that tensor maps describe and a pair bias in tiles whose rows are keys (pair_tiles). */
+/* A side of the scores, of operands that tensor maps describe and a pair bias in tiles whose rows are keys or queries (pair_tiles). */
 typedef struct evoformer_backward_sm90a_params {
     alignas(64) uint8_t q_map[128]; /* q [B, N, H, Lq, D], 16-bit floats, axes as in the map, D contiguous; boxes: Config.q_map */
     alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t dout_map[128]; /* dout, as q */
-    alignas(64) uint8_t operands_map[128]; /* operands [B, N, H, query positions / 8, 128], bf16, contiguous: what attention_delta makes */
-    const float *pair_tiles; /* what pair_tiles makes of the transposed pair bias [B, 1, H, Lk, Lq]; read only if the kernel has one */
-    const float *key_bias;   /* [B, N, key_positions], contiguous: what key_bias makes; read only if the kernel has one */
-    void *first_grad;        /* dk [B, N, Lk, H, D], type of q, rows 16-byte aligned; null: not wanted */
-    void *second_grad;       /* dv, likewise */
-    float *mask_sums;        /* [B, N, H, key_positions], contiguous: dS summed over queries; or null */
+    alignas(64) uint8_t terms_map[128]; /* keys: operands [B, N, H, query positions / 8, 128], bf16, contiguous: what attention_delta makes; queries: key_terms
+                                           [B, N, key positions / 8, 64], likewise, what key_bias makes; read only if the kernel has a mask */
+    const float *pair_tiles; /* what pair_tiles makes of the pair bias, for keys of the transposed one [B, 1, H, Lk, Lq]; read only if the kernel has one */
+    const float *key_bias;   /* keys: [B, N, key_positions], contiguous: what key_bias makes; read only if the kernel has one */
+    const float *stats;      /* queries: [B, N, H, query_positions / 16, 48], contiguous: what attention_delta makes */
+    void *first_grad;        /* dk [B, N, Lk, H, D], or dq, type of q, rows 16-byte aligned; null: not wanted */
+    void *second_grad;       /* keys: dv, likewise */
+    float *mask_sums;        /* keys: [B, N, H, key_positions], contiguous: dS summed over queries; or null */
+    float *pair_sums;        /* queries: [chunks, B, H, query_positions, key_positions], contiguous: dS summed over the rows n of a chunk; or null */
 
     int64_t pair_stride_batch; /* 0 where batches share the pair bias */
     int64_t pair_stride_head;
-    int64_t pair_stride_tile;  /* from a tile of queries to the next */
+    int64_t pair_stride_tile;  /* from a streamed tile to the next */
     int64_t first_grad_stride_batch;
     int64_t first_grad_stride_row;
     int64_t first_grad_stride_position;
@@ -310,12 +313,15 @@ typedef struct evoformer_backward_sm90a_params {
     int64_t second_grad_stride_position;
     int64_t second_grad_stride_head;
 
+    uint32_t batches;          /* B */
     uint32_t rows;             /* N */
     uint32_t heads;            /* H */
+    uint32_t queries;          /* Lq */
     uint32_t keys;             /* Lk */
-    uint32_t query_tiles;      /* ceil(Lq / block_streamed) */
-    uint32_t key_positions;    /* Lk rounded up to whole tiles of every kernel */
-    uint32_t stationary_tiles; /* ceil(Lk / 64) */
+    uint32_t query_positions;  /* Lq rounded up to whole tiles of every kernel */
+    uint32_t key_positions;    /* the same of Lk */
+    uint32_t streamed_tiles;   /* ceil(Lq / block_streamed), or of Lk */
+    uint32_t stationary_tiles; /* ceil(Lk / 64), or of Lq */
     uint32_t chunks;           /* of the ceil(N / block_rows) groups of rows n; those of a chunk are one threadblock's, one after the other */
     uint32_t groups;           /* groups of a chunk, at least */
     uint32_t longer_chunks;    /* the first chunks, which have one more */
@@ -329,7 +335,7 @@ typedef struct evoformer_backward_sm90a_params {
     uint32_t chunks_shift;
 
     float score_scale;    /* scale * log2(e): scores to powers of two */
-    float bias_sign;      /* sign of the scale, for key_bias, which is divided by its magnitude */
+    float bias_sign;      /* keys: sign of the scale, for key_bias, which is divided by its magnitude */
     float gradient_scale; /* scale */
 } evoformer_backward_sm90a_params;
 
@@ -376,10 +382,12 @@ typedef struct attention_delta_params {
 
 void attention_delta_sm70(const attention_delta_params params);
 
-/* The mask in the units of q . k, and -inf where there is no key. */
+/* The mask in the units of q . k, and -inf where there is no key. Of 8 keys terms are, a key after the other, the three bf16 whose sum that is, with the sign of the scale, and
+   five zeros. */
 typedef struct key_bias_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
-    float *key_bias;       /* [B, N, positions], contiguous */
+    float *key_bias;       /* [B, N, positions], contiguous; written only if the kernel makes it */
+    void *key_terms;       /* [B, N, 1, positions / 8, 64] bf16, contiguous: see above; likewise */
 
     int64_t mask_stride_batch;
     int64_t mask_stride_row;
@@ -398,6 +406,7 @@ typedef struct key_bias_params {
     uint32_t key_tiles_shift;
 
     float bias_scale; /* 1 / |scale| */
+    float sign;       /* of the scale, for key_terms */
 } key_bias_params;
 
 void key_bias_sm70(const key_bias_params params);

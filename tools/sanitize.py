@@ -169,13 +169,15 @@ BACKWARD = (
 
 
 def _mapped(head_dim: int, **changes: object) -> dict[str, object]:
-    """The side of keys by the kernel on wgmma, which so short calls do not get unasked."""
-    shape = next(each for each in evoformer_backward_sm90a.SHAPES if head_dim <= each.head_dim)
-    return {"keys": replace(shape, head_dim=head_dim, **changes)}
+    """Both sides by the kernel on wgmma, which so short calls do not get unasked."""
+    shapes = reversed(
+        [each for each in evoformer_backward_sm90a.SHAPES if head_dim <= each.head_dim]
+    )
+    return {each.side: replace(each, head_dim=head_dim, **changes) for each in shapes}
 
 
 BACKWARD_OF_SM_90A = (
-    Backward((1, 4, 200, 100, 2, 32), config=_mapped(32, stages=2)),
+    Backward((1, 4, 200, 100, 2, 32), config=_mapped(32, stages=3)),
     Backward((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config=_mapped(32)),
     Backward((1, 2, 33, 66, 1, 24), "float16", "float16", "float16", config=_mapped(24, stages=3)),
     Backward((1, 3, 150, 70, 2, 8), mask=None, pair=None, config=_mapped(8)),

@@ -16,7 +16,7 @@ from cuevo import reference
 from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import pair_tiles_sm70
-from cuevo.kernels.backward import padded, stats_shape
+from cuevo.kernels.backward import padded, stats_shape, terms_shape
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
@@ -132,7 +132,7 @@ def _backward(
         # So many that a threadblock sums over a group of rows, then over another.
         rows += config.block_rows
     tile = getattr(config, "block_streamed", None) or 32
-    few = getattr(config, "stages", 2) * tile
+    few = 2 * getattr(config, "stages", 2) * tile
     ragged = RAGGED if (config.mask or config.by_keys) and not full else 0
     stationary = config.block_stationary * 2 if full else config.block_stationary + RAGGED
     names = ("k", "v", "mask_bias") if config.by_keys else ("q", "", "pair_bias")
@@ -251,16 +251,26 @@ def _key_bias(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
     rows, keys = 3, 128 + _UNALIGNED
+    positions = padded(keys, 64)
     mask = None if config.mask == "bounds" else _mask(rng, (BATCH, rows, 1, 1, keys), config.mask)
-    key_bias = np.empty((BATCH, rows, padded(keys, 64)), np.float32)
-    views = {"key_bias": view(key_bias)} | ({} if mask is None else {"mask_bias": view(mask)})
+    results = {
+        "key_bias": np.empty((BATCH, rows, positions), np.float32),
+        "key_terms": np.empty((BATCH, rows, 1, *terms_shape(positions)), BFLOAT16),
+    }
+    made = {name: x for name, x in results.items() if config.wanted in (name, "both")}
+    arrays = made | ({} if mask is None else {"mask_bias": mask})
+    views = {name: view(x) for name, x in arrays.items()}
     values = module.parameters(config, keys=keys, bias_scale=2.0, **views)
-    grid = config.grid(BATCH, rows, key_bias.shape[2])
+    grid = config.grid(BATCH, rows, positions)
     _launch(module, config, place, grid, values, views.values())
-    expected = np.full(key_bias.shape, -np.inf)
+    expected = np.full((BATCH, rows, positions), -np.inf)
     expected[..., :keys] = 0 if mask is None else 2 * reference.additive(mask)[:, :, 0, 0]
+    if "key_terms" in made:
+        # The terms of a key are numbers whose sum is its bias.
+        terms = made["key_terms"].reshape(*expected.shape, -1)
+        made["key_terms"] = terms.astype(np.float32).sum(axis=-1)
     # -inf is no number to measure by.
-    yield {"key_bias": (np.exp2(key_bias), np.exp2(expected))}
+    yield {name: (np.exp2(x), np.exp2(expected)) for name, x in made.items()}
 
 
 def _attention_maps(

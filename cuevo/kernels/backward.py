@@ -26,6 +26,7 @@ __all__ = [
     "parameters",
     "problem_violations",
     "stats_shape",
+    "terms_shape",
     "value_violations",
 ]
 
@@ -46,6 +47,11 @@ def stats_shape(positions: int) -> tuple[int, int]:
 def operands_shape(positions: int) -> tuple[int, int]:
     """The same for products that add them: blocks of 8 queries, 32 bytes of bf16 a query."""
     return (positions // 8, 128)
+
+
+def terms_shape(positions: int) -> tuple[int, int]:
+    """The terms of a mask for products that add them: blocks of 8 keys, 16 bytes of bf16 a key."""
+    return (positions // 8, 64)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ class MappedAddresses:
     """
 
     def __init__(
-        self, kernel: str, maps: Sequence[TensorMap], *, context: PrimaryContext | None
+        self, kernel: str, maps: Sequence[TensorMap | None], *, context: PrimaryContext | None
     ) -> None:
-        """For the kernel of that name, whose block begins with `maps`; those of the CPU executor
-        where `context` is None.
+        """For the kernel of that name, whose block begins with `maps`, zeros for None; those of the
+        CPU executor where `context` is None.
         """
         self.size = load_header().kernels[kernel].addresses.size
         self.maps = tuple(maps)
@@ -43,7 +43,9 @@ class MappedAddresses:
         return self._encoded(*mapped) + self._pack(*others)
 
 
-def _encode(tensor_map: TensorMap, context: PrimaryContext | None, address: int) -> bytes:
+def _encode(tensor_map: TensorMap | None, context: PrimaryContext | None, address: int) -> bytes:
+    if tensor_map is None:
+        return bytes(BYTES)
     described = replace(tensor_map, pointer=address)
     if context is None:
         return described.encode_for_executor()

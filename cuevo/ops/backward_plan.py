@@ -26,7 +26,7 @@ from cuevo.kernels import (
     partial_sums_sm70,
 )
 from cuevo.kernels.backward import Problem as Side
-from cuevo.kernels.backward import operands_shape, padded, stats_shape
+from cuevo.kernels.backward import operands_shape, padded, stats_shape, terms_shape
 from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, scale_fields
 from cuevo.ops.attention_problem import (
     broadcast_biases,
@@ -159,6 +159,17 @@ class _Part(NamedTuple):
     first_key: int
 
 
+def _read(part: _Part) -> dict[str, str]:
+    """What a part reads of every query and key, by what its kernel calls it, "" for nothing."""
+    config = part.config
+    if not isinstance(config, evoformer_backward_sm90a.Config):
+        bias = "key_bias" if config.mask else ""
+        return {"stats": "stats", "key_bias": bias, "pair_bias": "pair_bias"}
+    if config.by_keys:
+        return {"terms": "operands", "key_bias": "key_bias" if config.mask else ""}
+    return {"stats": "stats", "terms": "key_terms" if config.mask else ""}
+
+
 class _Builder(PlanBuilder):
     """Fills a plan with the launches of a problem that is not empty."""
 
@@ -225,10 +236,9 @@ class _Builder(PlanBuilder):
         few = parts[-1][-1]
         end_of_few = few.first_key + few.config.block_stationary if few.first_key else 0
         self.key_positions = max(padded(p.keys, max(key_tiles)), end_of_few)
-        self._add_delta({part.kernel is evoformer_backward_sm90a for x in parts for part in x})
-        if any(config.mask for config in configs):
-            self.add_workspace("key_bias", (p.batch, p.rows, self.key_positions))
-            self._add_key_bias()
+        read = {name for each in parts for part in each for name in _read(part).values()}
+        self._add_delta(read)
+        self._add_key_bias(read)
         # The queries' threadblocks, which live long, go first: those of keys fill what is left, and
         # those of a few keys what these leave.
         plan, alone = self.plan, len(sides) == 1
@@ -248,7 +258,8 @@ class _Builder(PlanBuilder):
         """The launches for a side: a few keys behind whole tiles of the kernel with tensor maps are
         another kernel's, unless the caller has configured the side.
         """
-        if isinstance(config, evoformer_backward_sm90a.Config) and side.side not in self.config:
+        mapped = isinstance(config, evoformer_backward_sm90a.Config)
+        if mapped and config.by_keys and side.side not in self.config:
             whole = evoformer_backward_sm90a.whole_keys(side.keys)
             if whole < side.keys and side.pair_alignment:
                 yield _Part(replace(side, keys=whole), kernel, config, 0)
@@ -268,20 +279,24 @@ class _Builder(PlanBuilder):
             chunks = config.chunks_of(side, groups)
             shape = (chunks, p.batch, p.heads, self.query_positions, self.key_positions)
             self.add_workspace("pair_sums", shape)
-        arrays = {
-            "key_bias": "key_bias" if config.mask else "",
-            "first_grad": ("dk" if by_keys else "dq") if side.first else "",
-            "second_grad": "dv" if side.second else "",
-            "mask_sums": "mask_sums" if by_keys and side.sums else "",
-            "pair_sums": "pair_sums" if side.sums and not by_keys else "",
-        }
         mapped = isinstance(config, evoformer_backward_sm90a.Config)
+        arrays = (
+            {name: name for name in ("q", "k", "v", "dout")}
+            | _read(part)
+            | {
+                "first_grad": ("dk" if by_keys else "dq") if side.first else "",
+                "second_grad": "dv" if side.second else "",
+                "mask_sums": "mask_sums" if by_keys and side.sums else "",
+                "pair_sums": "pair_sums" if side.sums and not by_keys else "",
+            }
+        )
         if mapped:
             block = (config.block_stationary, config.block_streamed)
-            tile_pair_bias(self, p.pair, block, 1.0 / self.scale, transposed=True, queue=queue)
-        read = ("operands", "pair_tiles") if mapped else ("stats", "pair_bias")
-        named = {name: name for name in ("q", "k", "v", "dout", *read)} | arrays
-        views = {field: self.views[name] for field, name in named.items() if name in self.views}
+            tiles = arrays["pair_tiles"] = f"pair_tiles of {side.side}"
+            tile_pair_bias(
+                self, p.pair, block, 1.0 / self.scale, name=tiles, transposed=by_keys, queue=queue
+            )
+        views = {field: self.views[name] for field, name in arrays.items() if name in self.views}
         shifts = {
             field: part.first_key * views[field].strides[axis]
             for field, axis in _KEY_AXES.items()
@@ -293,7 +308,7 @@ class _Builder(PlanBuilder):
         if mapped:
             context = place.context if isinstance(place, DriverExecutor) else None
             addresses = evoformer_backward_sm90a.addresses(config, views, context=context)
-            arrays |= {f"{name}_map": name for name in ("q", "k", "v", "dout", "operands")}
+            arrays |= {f"{name}_map": array for name, array in arrays.items()}
         values = kernel.parameters(config, side, groups, scale=self.scale, **views)
         self.add_launch(
             kernel.NAME,
@@ -320,18 +335,14 @@ class _Builder(PlanBuilder):
         loaded = self.plan.place.load(render(kernel.NAME, kernel.values(config)))
         self.add_launch(kernel.NAME, loaded, config, grid, values, arrays=arrays, queue=queue)
 
-    def _add_delta(self, mapped: set[bool]) -> None:
-        """What kernels need of every query: those with tensor maps, or others, or both."""
+    def _add_delta(self, read: set[str]) -> None:
+        """What kernels need of every query: statistics, or operands, or both."""
         p = self.problem
-        outer = (p.batch, p.rows, p.heads)
-        made = []
-        if False in mapped:
-            made.append("stats")
-            self.add_workspace("stats", (*outer, *stats_shape(self.query_positions)))
-        if True in mapped:
-            made.append("operands")
-            shape = (*outer, *operands_shape(self.query_positions))
-            self.add_workspace("operands", shape, BFLOAT16)
+        shapes = {"stats": stats_shape, "operands": operands_shape}
+        made = [name for name in shapes if name in read]
+        for name in made:
+            shape = (p.batch, p.rows, p.heads, *shapes[name](self.query_positions))
+            self.add_workspace(name, shape, BFLOAT16 if name == "operands" else _FLOAT32)
         wanted = "both" if len(made) > 1 else made[0]
         config = attention_delta_sm70.choose(p.head_dim, p.dtype, p.heads, wanted)
         views = {name: self.views[name] for name in ("out", "dout", "lse", *made)}
@@ -340,15 +351,30 @@ class _Builder(PlanBuilder):
         grid = config.grid(p.batch, p.rows, p.heads, self.query_positions)
         self._add_small(attention_delta_sm70, config, grid, values)
 
-    def _add_key_bias(self) -> None:
+    def _add_key_bias(self, read: set[str]) -> None:
+        """The same of every key: its bias, or terms, or both, or neither."""
         p = self.problem
-        config = key_bias_sm70.Config(mask=p.mask if p.mask != "none" else "bounds")
+        outer = (p.batch, p.rows)
+        shapes = {
+            "key_bias": (*outer, self.key_positions),
+            "key_terms": (*outer, 1, *terms_shape(self.key_positions)),
+        }
+        made = [name for name in shapes if name in read]
+        if not made:
+            return
+        for name in made:
+            self.add_workspace(name, shapes[name], BFLOAT16 if name == "key_terms" else _FLOAT32)
+        config = key_bias_sm70.Config(
+            mask=p.mask if p.mask != "none" else "bounds",
+            wanted="both" if len(made) > 1 else made[0],
+        )
         values = key_bias_sm70.parameters(
             config,
-            key_bias=self.views["key_bias"],
             keys=p.keys,
+            scale=self.scale,
             bias_scale=float(scale_fields(self.scale, p.dtype)["bias_scale"]),
             mask_bias=self.views.get("mask_bias"),
+            **{name: self.views[name] for name in made},
         )
         grid = config.grid(p.batch, p.rows, self.key_positions)
         self._add_small(key_bias_sm70, config, grid, values)

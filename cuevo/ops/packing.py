@@ -139,11 +139,12 @@ def tile_pair_bias(
     block: tuple[int, int],
     bias_scale: float,
     *,
+    name: str = "pair_tiles",
     transposed: bool = False,
     queue: list[Launch] | None = None,
 ) -> None:
-    """Put a launch into a plan that makes the array `pair_tiles` of the pair bias, if there is one,
-    of type `pair`.
+    """Put a launch into a plan that makes an array of tiles of the pair bias, if there is one, of
+    type `pair`.
 
     block : queries of a threadblock of the kernel that reads the tiles, a multiple of 64, and keys
         of a tile; of a bias that is `transposed`, keys and queries.
@@ -161,16 +162,17 @@ def tile_pair_bias(
         )
     own = pair_tiles_sm70.Config(pair, block[1])
     shape = own.shape(source, block[0])
-    builder.add_workspace("pair_tiles", shape)
-    tiles = builder.views["pair_tiles"]
+    builder.add_workspace(name, shape)
+    tiles = builder.views[name]
     if shape[0] != source.shape[0]:
         tiles = replace(tiles, strides=(0, *tiles.strides[1:]))
-        builder.substitute("pair_tiles", "pair_tiles", tiles)
+        builder.substitute(name, name, tiles)
     values = pair_tiles_sm70.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
     loaded = builder.plan.place.load(render(pair_tiles_sm70.NAME, pair_tiles_sm70.values(own)))
     grid = own.grid(shape)
     check_grid(grid)
-    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values, queue=queue)
+    arrays = {"pair_tiles": name}
+    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
 
 
 def pack_dout(builder: PlanBuilder) -> None:

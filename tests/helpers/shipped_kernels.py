@@ -226,13 +226,13 @@ def mapped_gradients(
     head_dim: int, dtype: str, biases: int
 ) -> list[evoformer_backward_sm90a.Config]:
     """Candidates of `evoformer_backward_sm90a` for `GRADIENT_BIASES[biases]` and every set of
-    gradients of keys.
+    gradients of a side.
     """
     mask, pair, _ = GRADIENT_BIASES[biases]
     types = ("f32" if mask else "none", dtype if pair == "own" else pair)
     found = []
     for asked in GRADIENTS:
-        if asked["side"] == "keys" and (mask or not asked["sums"]):
+        if types[asked["side"] == "queries"] != "none" or not asked["sums"]:
             problem = backward.Problem(1, 256, 4, 257, 257, head_dim, dtype, *types, **asked)
             found += [config for config, _ in evoformer_backward_sm90a.candidates(problem)]
     return found
@@ -247,7 +247,7 @@ def mapped_gradient_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
             if (biases + 2 * index + head_dim // 8) % 7 == 0:
                 asked = [name for name in ("first", "second", "sums") if getattr(config, name)]
                 biased = ("mask" if config.mask else "bare", config.pair)
-                name = "-".join((f"D{head_dim}", dtype, *asked, *biased))
+                name = "-".join((f"D{head_dim}", dtype, config.side, *asked, *biased))
                 yield f"backward-sm90a-{name}", kernel.NAME, kernel.values(config)
 
 

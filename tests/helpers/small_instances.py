@@ -39,6 +39,14 @@ INSTANCES = [
     ),
     ("evoformer_backward_sm90a", "head_dim=40 dtype=f16 pair=f32 block_rows=2 stages=3"),
     (
+        "evoformer_backward_sm90a",
+        "side=queries head_dim=16 mask=true pair=f32 sums=true block_rows=4 warpgroup_rows=2",
+    ),
+    (
+        "evoformer_backward_sm90a",
+        "side=queries head_dim=24 dtype=f16 block_rows=2 block_streamed=16 stages=3",
+    ),
+    (
         "evoformer_forward_sm90a",
         "head_dim=16 block_rows=1 m_tiles=2 stages=2 mask=f32 pair=f16 dtype=f16",
     ),
@@ -53,6 +61,7 @@ INSTANCES = [
     ("gemm_sm90a", "block_m=128 block_n=64 stages=2 b_columns=true dtype=f16"),
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
+    ("key_bias_sm70", "mask=f32 wanted=both"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
     ("pair_tiles_sm70", "pair=f16"),

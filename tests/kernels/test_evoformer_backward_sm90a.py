@@ -1,5 +1,5 @@
-"""ptx/evoformer_backward_sm90a.ptx, with its tiles of the pair bias and the operands that
-attention_delta makes: results, what the kernel does not serve, and when it is chosen.
+"""ptx/evoformer_backward_sm90a.ptx, with its tiles of the pair bias and the terms that
+attention_delta and key_bias make: results, what the kernel does not serve, and when it is chosen.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers import backward_cases as cases
 from helpers.attention_sweep import WHOLE
-from helpers.backward_calls import KEYS_GRADS, arguments, named, sides
+from helpers.backward_calls import KEYS_GRADS, QUERIES_GRADS, arguments, named, sides
 from helpers.backward_cases import ARGUMENTS, GRAD_LAYOUTS, BackwardCase
 from helpers.backward_sweep import CASES as ALL
 from helpers.backward_sweep import name
@@ -45,15 +45,17 @@ gpu = pytest.mark.gpu
 
 SM_90A = architecture("sm_90a")
 PROBLEM = Problem(1, 384, 4, 384, 384, 32, "bf16", "f32", "bf16", second=True, sums=True)
+QUERIES = replace(PROBLEM, side="queries", second=False)
 
 # Rows n that do not exist, lengths within tiles of either side, more stages than fit, several
 # groups to a threadblock.
 WIDE = BackwardCase("bf16", 32, 150, 85, 1, 7, 2, mask="f32", pair="bf16", seed=3)
 WIDE = replace(WIDE, pair_layout="aligned 2", layout="heads first", grads=KEYS_GRADS)
 NARROW = BackwardCase("f16", 8, 40, 33, 2, 2, 1, mask="bool", pair="f32", scale=-0.3, seed=4)
-NARROW = replace(NARROW, pair_layout="one B", dout_layout="heads first")
+NARROW = replace(NARROW, pair_layout="one B", dout_layout="heads first", grads=KEYS_GRADS)
 PLAIN = BackwardCase("bf16", 64, 70, 130, 1, 3, 1, mask="none", pair="none", seed=5)
-OTHERS: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
+PLAIN = replace(PLAIN, grads=KEYS_GRADS)
+KEYS: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
     (WIDE, dict(stages=2), 1),
     (WIDE, dict(stages=3), 2),
     (replace(WIDE, dtype="f16", pair="f32"), dict(block_streamed=64, stages=2), 3),
@@ -68,39 +70,61 @@ OTHERS: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
     (PLAIN, dict(block_rows=2), 2),
     (replace(PLAIN, head_dim=32, pair="bf16"), dict(), 1),
 )
+# The same of the other side; keys that end within a tile, with and without a mask.
+LONG = replace(WIDE, queries=85, keys=150, grads=QUERIES_GRADS)
+SHORT = replace(NARROW, queries=33, keys=40, grads=QUERIES_GRADS)
+BARE = replace(PLAIN, queries=130, keys=70, grads=QUERIES_GRADS)
+OF_QUERIES: tuple[tuple[BackwardCase, dict[str, Any], int], ...] = (
+    (LONG, dict(stages=2), 1),
+    (LONG, dict(stages=3), 2),
+    (replace(LONG, dtype="f16", pair="f32"), dict(block_rows=3, warpgroup_rows=1), 3),
+    (replace(LONG, head_dim=24, mask="bf16"), dict(block_streamed=16, stages=6), 2),
+    (replace(LONG, head_dim=16), dict(block_rows=6, warpgroup_rows=2), 2),
+    (replace(LONG, head_dim=16, rows=5, batch=2), dict(), 1),
+    (replace(LONG, head_dim=40, scale=-0.7), dict(stages=3), 1),
+    (replace(LONG, head_dim=48, keys=20), dict(block_rows=1), 7),
+    (replace(LONG, head_dim=64, keys=40), dict(block_rows=4, block_streamed=16, stages=3), 2),
+    (SHORT, dict(block_rows=2, warpgroup_rows=2), 1),
+    (replace(SHORT, head_dim=56, dtype="bf16"), dict(), 1),
+    (BARE, dict(), 2),
+    (replace(BARE, head_dim=32, pair="bf16", grads=("pair_bias",)), dict(), 1),
+    (replace(BARE, head_dim=32, mask="bool", grads=("q",)), dict(), 2),
+)
+OTHERS = (*KEYS, *OF_QUERIES)
 VALUES = (
     *("large scores", "small", "large dout", "one key by mask", "one key by pair"),
     *("huge pair bias", "far mask, padded rows", "offset v", "nan dout", "rows of zero dout"),
 )
 
 
-def problem_of(case: BackwardCase) -> Problem | None:
-    """What a case asks of the kernel, None where that is nothing."""
+def problems(case: BackwardCase) -> dict[str, Problem]:
+    """What a case asks of the kernel, by side."""
     inputs = cases.make(case)
-    problem = sides(case, inputs).get("keys")
-    if problem is None:
-        return None
     dout = host_views({"dout": inputs["dout"]}, readonly=True)["dout"]
     readable = row_alignment(dout) == ROW_ALIGNMENT  # else it is packed
-    return replace(
-        problem,
-        mapped=problem.mapped and (is_mapped(dout) or not readable),
-        scaled=case.scale is None or abs(case.scale) > 2**-64,
-    )
+    return {
+        side: replace(
+            problem,
+            mapped=problem.mapped and (is_mapped(dout) or not readable),
+            scaled=case.scale is None or abs(case.scale) > 2**-64,
+        )
+        for side, problem in sides(case, inputs).items()
+    }
 
 
-def served(case: BackwardCase) -> bool:
-    """Whether the kernel serves the problem of a case."""
-    problem = problem_of(case)
-    if problem is None:
-        return False
-    config, _ = next(kernel_90a.candidates(problem))
-    return not kernel_90a.violations(config, SM_90A, problem)
+def chosen(case: BackwardCase) -> dict[str, Config]:
+    """The configurations of the sides of a case that the kernel serves."""
+    offered = {side: next(kernel_90a.candidates(x))[0] for side, x in problems(case).items()}
+    return {
+        side: config
+        for side, config in offered.items()
+        if not kernel_90a.violations(config, SM_90A, problems(case)[side])
+    }
 
 
 def sweep() -> Iterator[tuple[BackwardCase, dict[str, Any], int]]:
     """Cases of the sweep that the kernel serves."""
-    for index, case in enumerate(filter(served, ALL)):
+    for index, case in enumerate(filter(chosen, ALL)):
         yield replace(case, grad_layout="packed"), {}, 1 + index % 3
 
 
@@ -111,10 +135,8 @@ def run(
     inputs, call = arguments(case)
     results = cases.make_results(case)
     given = [results[key].array if key in results else None for key in ARGUMENTS]
-    problem = problem_of(case)
-    assert problem is not None
-    chosen, _ = next(kernel_90a.candidates(problem))
-    config = {"keys": replace(chosen, **settings)}
+    config = {side: replace(each, **settings) for side, each in chosen(case).items()}
+    assert config
     with patch.object(Config, "groups", lambda self, problem, arch: groups):
         found = cuevo.attention_backward(**call, results=given, device=place, config=config)
     del found  # the caller's arrays
@@ -141,9 +163,11 @@ def test_results_are_those_of_float64(
 
 
 @kernel
+@pytest.mark.parametrize("case", [WIDE, LONG], ids=["keys", "queries"])
 @pytest.mark.parametrize("values", VALUES)
-def test_values_that_are_extreme(values: str) -> None:
-    case = replace(WIDE, values=values, queries=70, heads=1, rows=4, mask_layout="packed")
+def test_values_that_are_extreme(case: BackwardCase, values: str) -> None:
+    case = replace(case, values=values, heads=1, rows=4, mask_layout="packed")
+    case = replace(case, queries=min(case.queries, 70), keys=min(case.keys, 90))
     run(case, shared("sm_90a"), {}, 1)
 
 
@@ -151,7 +175,7 @@ def test_values_that_are_extreme(values: str) -> None:
 @pytest.mark.parametrize("layout", GRAD_LAYOUTS)
 def test_gradients_of_any_strides(layout: str) -> None:
     """Calls have contiguous ones; the kernel does not ask for that."""
-    case = replace(WIDE, grad_layout=layout, queries=20, heads=2, rows=2, grads=("k", "v"))
+    case = replace(WIDE, grad_layout=layout, queries=20, heads=2, rows=2, grads=("q", "k", "v"))
     with patch.object(backward_plan, "check_result", lambda *arguments: None):
         run(case, shared("sm_90a"), {}, 1)
 
@@ -169,23 +193,28 @@ def test_every_set_of_gradients(subset: tuple[str, ...]) -> None:
 
 
 @kernel
-def test_both_sides_in_one_call() -> None:
-    """The other side is a kernel's that reads rows of the pair bias: here they are packed."""
+@pytest.mark.parametrize("other", ["queries", "keys", ""])
+def test_both_sides_in_one_call(other: str) -> None:
+    """The other side may be a kernel's that reads rows of the pair bias: here they are packed."""
     case = replace(WIDE, queries=40, rows=3, grads=cases.GRADS)
-    run(case, shared("sm_90a"), {}, 1)
+    inputs, call = arguments(case)
+    config = chosen(case) | ({other: {"stages": 2, "block_rows": 1}} if other else {})
+    found = cuevo.attention_backward(**call, device=shared("sm_90a"), config=config)
+    cases.check(case, named(found), inputs)
 
 
 @kernel
-def test_groups_change_no_bit() -> None:
-    one, other = (run(WIDE, shared("sm_90a"), {}, groups) for groups in (1, 3))
+@pytest.mark.parametrize("case", [WIDE, replace(LONG, grads=("q",))], ids=["keys", "queries"])
+def test_groups_change_no_bit(case: BackwardCase) -> None:
+    one, other = (run(case, shared("sm_90a"), {}, groups) for groups in (1, 3))
     for key, x in one.items():
-        assert_same_bytes(WIDE, key, other[key].array, x.array)
+        assert_same_bytes(case, key, other[key].array, x.array)
 
 
 @gpu
 @pytest.mark.parametrize("case", [case for case in ALL if case.head_dim <= 64], ids=name)
 def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: BackwardCase) -> None:
-    if not served(case):
+    if not chosen(case):
         pytest.skip("another variant's")
     case = replace(case, grad_layout="packed")
     first, again = (run(case, executor, {}, 1 + case.seed % 3) for _ in range(2))
@@ -201,28 +230,37 @@ def test_the_bits_of_the_cpu_executor(
     on_gpu = run(case, executor, settings, groups)
     on_cpu = run(case, shared("sm_90a"), settings, groups)
     for key, result in on_gpu.items():
-        if key not in ("dq", "dpair_bias"):
-            assert_same_bytes(case, key, on_cpu[key].array, result.array)
+        assert_same_bytes(case, key, on_cpu[key].array, result.array)
 
 
 # -- What is assembled -----------------------------------------------------------------------------
 
 
 @unit
-def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path) -> None:
-    config = Config(32, second=True, sums=True, mask=True, pair="bf16")
+@pytest.mark.parametrize(
+    "settings",
+    [dict(second=True), dict(side="queries", block_rows=4, warpgroup_rows=2, stages=5)],
+    ids=["keys", "queries"],
+)
+def test_the_machine_code_has_what_the_ledger_says(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    config = Config(32, sums=True, mask=True, pair="bf16", **settings)
     rendered = render(kernel_90a.NAME, kernel_90a.values(config))
     (exponentials,) = re.findall(r"//   ex2 +(\d+) \* 8 clocks", rendered.text)
     products = re.findall(r"//   wgmma +(\d+) of n 32 \+ (\d+) of n 32 =", rendered.text)
     found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
     assert found["MUFU.EX2"] == int(exponentials)
-    assert found["HGMMA.64"] == sum(map(int, products[0]))
+    # Those of the first row N of queries begin before the loop.
+    begun = 0 if config.by_keys else int(products[0][0]) // config.warpgroup_rows
+    assert found["HGMMA.64"] == sum(map(int, products[0])) + begun
 
 
 @kernel
+@pytest.mark.parametrize("problem", [PROBLEM, QUERIES], ids=["keys", "queries"])
 @pytest.mark.parametrize("head_dim", range(8, 65, 8))
-def test_the_assembler_waits_for_no_product_by_itself(head_dim: int) -> None:
-    problem = replace(PROBLEM, head_dim=head_dim)
+def test_the_assembler_waits_for_no_product_by_itself(problem: Problem, head_dim: int) -> None:
+    problem = replace(problem, head_dim=head_dim)
     config, _ = next(kernel_90a.candidates(problem))
     cubin = assemble(render(kernel_90a.NAME, kernel_90a.values(config)), "sm_90a")
     assert "wgmma.mma_async instructions are serialized" not in cubin.log
@@ -236,7 +274,6 @@ def test_the_assembler_waits_for_no_product_by_itself(head_dim: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (dict(side="queries", second=False), "serves the side of keys"),
         (dict(head_dim=72), "head_dim must be at most 64"),
         (dict(mapped=False), "a tensor map steps forward"),
         (dict(scaled=False), "so small that it is taken as 0"),
@@ -254,8 +291,9 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (dict(block_rows=5), "block_rows must be 1 to 4, not 5"),
-        (dict(block_streamed=48), "block_streamed must be 16, 32 or 64, not 48"),
+        (dict(block_rows=5), "block_rows must be 1 to 4 times warpgroup_rows = 1, not 5"),
+        (dict(block_rows=2, warpgroup_rows=2), "warpgroup_rows must be 1 on the side of keys"),
+        (dict(block_streamed=48), "block_streamed must be one of (16, 32, 64), not 48"),
         (dict(stages=1), "stages must be 2 to 16, not 1"),
         (dict(stages=16), "needs 413968 bytes of shared memory"),
         (dict(min_blocks=2), "min_blocks must be 1, not 2"),
@@ -267,6 +305,27 @@ def test_each_constraint(changes: dict[str, Any], why: str) -> None:
     config = kernel_90a.choose(PROBLEM, SM_90A)
     (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
     assert why in found
+
+
+@unit
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(block_rows=3), "block_rows must be 1 to 4 times warpgroup_rows = 2, not 3"),
+        (dict(block_streamed=64), "block_streamed must be one of (16, 32), not 64"),
+        (dict(warpgroup_rows=1, stages=2), "stages must be 3 to 16, not 2"),
+    ],
+    ids=str,
+)
+def test_each_constraint_of_queries(changes: dict[str, Any], why: str) -> None:
+    config = kernel_90a.choose(QUERIES, SM_90A)
+    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
+    assert why in found
+
+
+@unit
+def test_its_architecture() -> None:
+    config = kernel_90a.choose(PROBLEM, SM_90A)
     assert kernel_90a.violations(config, architecture("sm_90")) == (
         "wgmma needs sm_90a; this is sm_90",
     )
@@ -285,6 +344,10 @@ def test_each_constraint(changes: dict[str, Any], why: str) -> None:
         (dict(head_dim=8), False),
         (dict(head_dim=24), True),
         (dict(head_dim=64), True),
+        (dict(side="queries", second=False), True),
+        (dict(side="queries", second=False, queries=90), False),
+        (dict(side="queries", second=False, head_dim=8), True),
+        (dict(side="queries", second=False, head_dim=24, queries=330), False),
     ],
     ids=str,
 )
@@ -297,11 +360,22 @@ def test_it_runs_unasked_where_it_is_measured_to_be_faster(
 
 
 @unit
-def test_groups_of_rows_fill_the_device() -> None:
+@pytest.mark.parametrize("problem", [PROBLEM, QUERIES], ids=["keys", "queries"])
+def test_groups_of_rows_fill_the_device(problem: Problem) -> None:
     """All begin together, and end together."""
-    config = kernel_90a.choose(PROBLEM, SM_90A)
-    groups = config.groups(PROBLEM, SM_90A)
-    assert config.grid(PROBLEM, groups)[0] == 2 * SM_90A.multiprocessors
+    config = kernel_90a.choose(problem, SM_90A)
+    groups = config.groups(problem, SM_90A)
+    assert config.grid(problem, groups)[0] == 2 * SM_90A.multiprocessors
+
+
+@unit
+@pytest.mark.parametrize("pair", ["none", "bf16"])
+@pytest.mark.parametrize("keys", [384, 390])
+def test_tiles_of_the_pair_bias_mask_keys_that_do_not_exist(pair: str, keys: int) -> None:
+    problem = replace(QUERIES, mask="none", pair=pair, keys=keys)
+    config = kernel_90a.choose(problem, SM_90A)
+    assert config.mask == (pair == "none" and keys == 390)
+    assert not kernel_90a.violations(config, SM_90A, problem)
 
 
 FEW = [(keys, pair) for keys in (65, 96, 97, 150) for pair in ("f32", "none")]
@@ -318,6 +392,7 @@ def test_a_few_keys_behind_whole_tiles_are_another_kernels(
     whole = kernel_90a.whole_keys(keys)
     assert whole == {65: 64, 96: 64, 97: 97, 150: 128}[keys]
     assert sides == ["queries", "keys", "keys"] if whole < keys else ["queries", "keys"]
+    assert [x.name for x in place.loaded].count(kernel_90a.NAME) == 2
 
 
 @gpu

@@ -14,7 +14,7 @@ from cuevo.architectures import architecture
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import key_bias_sm70 as key_bias
-from cuevo.kernels.backward import padded
+from cuevo.kernels.backward import padded, terms_shape
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
@@ -45,6 +45,8 @@ class Case:
     values: str = "normal"
     bias_scale: float = 1.0
     threads: int = 128
+    wanted: str = "key_bias"
+    scale: float = 1.0
 
 
 def operand(case: Case) -> Strided:
@@ -85,28 +87,43 @@ def expected(case: Case, mask: np.ndarray | None) -> np.ndarray:
 
 
 def check(place: Executor, case: Case) -> None:
-    config = key_bias.Config(case.mask, case.threads)
+    config = key_bias.Config(case.mask, case.threads, case.wanted)
     assert not key_bias.violations(config, architecture("sm_70"))
     inputs = {} if case.mask == "bounds" else {"mask_bias": operand(case)}
     positions = padded(case.keys, case.step)
-    result = empty((case.batch, case.rows, positions), F32)
-    everything = host_views(inputs | {"key_bias": result}, readonly=False)
-    numbers = key_bias.parameters(config, **everything, keys=case.keys, bias_scale=case.bias_scale)
+    outer = (case.batch, case.rows)
+    results = {
+        "key_bias": empty((*outer, positions), F32),
+        "key_terms": empty((*outer, 1, *terms_shape(positions)), DTYPES["bf16"]),
+    }
+    results = {name: x for name, x in results.items() if case.wanted in (name, "both")}
+    everything = host_views(inputs | results, readonly=False)
+    numbers = key_bias.parameters(
+        config, **everything, keys=case.keys, bias_scale=case.bias_scale, scale=case.scale
+    )
     run(
         place,
         render(key_bias.NAME, key_bias.values(config)),
         inputs,
-        dict(key_bias=result),
+        results,
         threads=config.threads,
         grid=config.grid(case.batch, case.rows, positions)[0],
         **{name: value for name, value in numbers.items() if name not in everything},
     )
-    exact = np.full(result.array.shape, -np.inf, F32)
+    exact = np.full((*outer, positions), -np.inf, F32)
     exact[..., : case.keys] = expected(case, inputs["mask_bias"].array if inputs else None)
-    differs = result.array.view(np.uint32) != exact.view(np.uint32)
-    differs &= ~(np.isnan(result.array) & np.isnan(exact))
-    if differs.any():
-        fail(case, "key_bias", differs, result.array, exact)
+    for name, x in results.items():
+        wanted, found = exact, x.array
+        if name == "key_terms":
+            # Every sum of the pieces is exact, and nothing else is beside them.
+            pieces = x.array.astype(F32).reshape(*exact.shape, 8)
+            assert not pieces[..., 3:].any()
+            found = pieces[..., 0] + pieces[..., 1] + pieces[..., 2] + F32.type(0)
+            wanted = exact * F32.type(np.sign(case.scale)) + F32.type(0)
+        differs = found.view(np.uint32) != wanted.view(np.uint32)
+        differs &= ~(np.isnan(found) & np.isnan(wanted))
+        if differs.any():
+            fail(case, name, differs, found, wanted)
 
 
 @cache
@@ -123,6 +140,8 @@ def cases() -> tuple[Case, ...]:
         values=("normal", "far", "not finite"),
         bias_scale=(1.0, 5.656854249492381, 2.0**60),
         threads=(32, 128),
+        wanted=("key_bias", "key_terms", "both"),
+        scale=(1.0, -0.3),
     )
     rng = np.random.default_rng(0)
     return tuple(covering([case for case in found if rng.random() < 0.3], together=3))
@@ -148,6 +167,7 @@ SM_70 = architecture("sm_70")
 def views(positions: int = 128) -> Any:
     arrays = {
         "key_bias": lay_out((1, 2, positions), F32),
+        "key_terms": lay_out((1, 2, 1, *terms_shape(positions)), DTYPES["bf16"]),
         "mask_bias": lay_out((1, 2, 1, 1, 9), F32),
     }
     return host_views(arrays, readonly=False)
@@ -166,6 +186,7 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     [
         (dict(mask="none"), "mask must be one of bounds, bool, f16, bf16, f32, not 'none'"),
         (dict(threads=48), "threads must be a multiple of 32 from 32 to 1024, not 48"),
+        (dict(wanted="bias"), "wanted must be key_bias, key_terms or both, not 'bias'"),
         (dict(threads=2048), "threads must be a multiple of 32 from 32 to 1024, not 2048"),
     ],
 )
@@ -180,6 +201,13 @@ def test_each_constraint(changes: dict[str, Any], reason: str) -> None:
 def test_what_is_for_another_instance_is_refused() -> None:
     with pytest.raises(ValueError, match="key_bias: expected 129 positions or more; got 128"):
         key_bias.parameters(key_bias.Config("f32"), **views(), keys=129, bias_scale=1.0)
+    both = {**views(), "key_terms": views(256)["key_terms"]}
+    with pytest.raises(ValueError, match=r"expected the same positions; got \[128, 256\]"):
+        key_bias.parameters(key_bias.Config("f32", 128, "both"), **both, keys=9, bias_scale=1.0)
+    with pytest.raises(ValueError, match="key_terms: expected 9 positions or more; got 0"):
+        given = {name: x for name, x in views().items() if name != "key_terms"}
+        config = key_bias.Config("f32", wanted="key_terms")
+        key_bias.parameters(config, **given, keys=9, bias_scale=1.0)
     with pytest.raises(ValueError, match="mask_bias: this instance is for 'bounds'"):
         key_bias.parameters(key_bias.Config("bounds"), **views(), keys=9, bias_scale=1.0)
     without = {"key_bias": views()["key_bias"]}

@@ -98,14 +98,17 @@ def test_the_highest_variant_that_the_environment_allows_and_that_serves(
 
 
 @unit
-def test_what_only_some_operations_have_a_variant_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_for_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "sm_90")
     arrays = {key: x.array for key, x in cases.make(SMALL).items()}
     place = Recorder("sm_90a")
     out, lse = cuevo.attention(**arrays, return_lse=True, device=place)
     q, k, v = (arrays.pop(name) for name in ("q", "k", "v"))
     cuevo.attention_backward(out, q, k, v, out, lse, **arrays, device=place)
-    assert sm90a.NAME in place.names and "evoformer_backward_sm80" in place.names
+    assert [name for name in place.names if name.startswith("evoformer")] == [
+        "evoformer_forward_sm90a",
+        *["evoformer_backward_sm90a"] * 2,
+    ]
 
 
 @unit

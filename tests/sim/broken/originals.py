@@ -164,7 +164,7 @@ def _forward_config(case: attention_cases.Case, inputs: dict[str, Strided]) -> A
 
 
 def _backward(case: BackwardCase, mapped: Any = None, **short: int) -> Original:
-    """A call; the keys' side of the configuration `mapped`, or of the shape with the fields
+    """A call; a side of the configuration `mapped`, or the keys' of the shape with the fields
     `short`.
     """
     inputs, call = arguments(case)
@@ -174,7 +174,7 @@ def _backward(case: BackwardCase, mapped: Any = None, **short: int) -> Original:
     if config and short:
         config["keys"] = replace(config["keys"], **short)
     if mapped is not None:
-        config = {"keys": mapped}
+        config = {mapped.side: mapped}
     listed = [results["d" + name].array if "d" + name in results else None for name in GRADS]
     cuevo.attention_backward(**call, results=listed, device=place, config=config)
 
@@ -194,6 +194,19 @@ def _backward_sm90a() -> Original:
     )  # fmt: skip
     config = evoformer_backward_sm90a.Config(16, block_rows=2, block_streamed=32, stages=2)
     with patch.object(type(config), "groups", lambda self, problem, arch: 3):
+        return _backward(case, config)
+
+
+def _backward_of_queries_sm90a() -> Original:
+    """Threadblocks of two groups of four rows N, two a warpgroup, of which the last has one."""
+    case = BackwardCase(
+        "bf16", 16, 70, 150, rows=5, mask="f32", pair="bf16", pair_layout="aligned 16",
+        scale=-0.3, arch="sm_90a", grads=("q", "pair_bias"),
+    )  # fmt: skip
+    config = evoformer_backward_sm90a.Config(
+        16, side="queries", block_rows=4, warpgroup_rows=2, stages=2
+    )
+    with patch.object(type(config), "groups", lambda self, problem, arch: 2):
         return _backward(case, config)
 
 
@@ -263,6 +276,8 @@ CASES: dict[str, Callable[[], Original]] = {
     ),
     # Four stages of queries in a ring of two, two tiles of keys.
     "backward on wgmma": _backward_sm90a,
+    # Five stages of keys in a ring of two, two tiles of queries.
+    "backward on wgmma, queries": _backward_of_queries_sm90a,
     "backward, no sums": lambda: _backward(
         BackwardCase("f16", 16, 150, 70, grads=("q", "k", "v"), shape=0)
     ),
