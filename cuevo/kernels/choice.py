@@ -177,6 +177,23 @@ def cheapest(
     )
 
 
+def last_end(blocks: Iterable[tuple[int, float]], slots: int) -> float:
+    """When the last of these threadblocks ends: so many, and the time of each, in the order in
+    which they begin, `slots` at a time, each where one has ended first.
+    """
+    free = {0.0: slots}
+    for count, time in blocks:
+        while count:
+            first = min(free)
+            begun = min(count, free[first])
+            free[first] -= begun
+            if not free[first]:
+                del free[first]
+            free[first + time] = free.get(first + time, 0) + begun
+            count -= begun
+    return max(free)
+
+
 def spill_fallbacks(config: D) -> Iterator[D]:
     """`config`, then such with ever more registers for a thread: fewer threadblocks to a
     multiprocessor.

@@ -7,7 +7,6 @@ A launch works on one side of the scores: "keys" gives dk, dv and the gradient o
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.kernels import backward, choice
@@ -24,7 +23,6 @@ __all__ = [
     "adapt",
     "candidates",
     "choose",
-    "choose_for_few",
     "parameters",
     "spill_fallbacks",
     "values",
@@ -188,16 +186,6 @@ def choose(
     if choice.gains_by_short_tile(found, found.grid(problem, 1)[0], problem.rows, arch):
         return with_short_tile(found, problem, arch)
     return found
-
-
-def choose_for_few(problem: Problem, arch: Architecture) -> Config:
-    """The configuration for up to 32 keys: four rows N side by side, a warp each, so that all warps
-    of a launch run at once; where that is not legal, what is chosen.
-    """
-    m_tiles = ceil(problem.keys / 16)
-    shape = Shape(4, 1, 16 * m_tiles, 32, 32, 2, 4, problem.head_dim <= 32, 1.0, m_tiles=m_tiles)
-    config = shape.config(problem)
-    return choose(problem, arch) if violations(config, arch, problem) else config
 
 
 def with_short_tile(config: Config, problem: Problem, arch: Architecture) -> Config:

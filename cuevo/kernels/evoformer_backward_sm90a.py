@@ -2,7 +2,7 @@
 its tensor maps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, e, log2, prod
 from typing import Any
@@ -36,7 +36,6 @@ __all__ = [
     "spill_fallbacks",
     "values",
     "violations",
-    "whole_keys",
 ]
 
 NAME = "evoformer_backward_sm90a"
@@ -56,8 +55,6 @@ _GAINS = {
 """How many times as fast as ``evoformer_backward_sm80`` a side was measured to be where both have
 whole tiles, by the largest head_dim.
 """
-_MOST_REST = 32
-"""Keys behind whole tiles that take longer here than in ``evoformer_backward_sm80``."""
 _GROUP_STAGES = 2.5
 _BLOCK_STAGES = 2.5
 """Time between two groups of rows N, and of a threadblock's begin, in that of a stage."""
@@ -140,20 +137,43 @@ class Config(OperandRows, SideConfig, BoxMemory):
 
     # -- The launch --------------------------------------------------------------------------------
 
-    def groups(self, problem: Problem, arch: Architecture) -> int:
-        """Groups of rows N that a threadblock takes one after the other: those that take the device
-        the least time, with sums over them in few chunks.
+    def groups(
+        self, problem: Problem, arch: Architecture, ahead: Sequence[tuple[int, float]] = ()
+    ) -> int:
+        """Groups of rows N that a threadblock takes one after the other: those with which the
+        device is done first, with sums over them in few chunks. The device has the threadblocks
+        `ahead`, `threadblocks` of another launch, before it takes these.
         """
         row_groups = self.row_groups(problem)
         most = min(row_groups, most_chunks(problem)) if self.sums_rows else row_groups
-        offered = groups_of_chunks(row_groups, most)
-        return min(offered, key=lambda groups: self.time(groups, problem, arch))
 
-    def time(self, groups: int, problem: Problem, arch: Architecture) -> float:
-        """Estimated time in stages, where threadblocks take so many groups each."""
+        def end(groups: int) -> float:
+            return choice.last_end(
+                (*ahead, *self.threadblocks(problem, groups)), arch.multiprocessors
+            )
+
+        return min(groups_of_chunks(row_groups, most), key=end)
+
+    def threadblocks(self, problem: Problem, groups: int) -> list[tuple[int, float]]:
+        """Threadblocks of a launch, in their order: so many, and the estimated time of each, in
+        that of a stage of one row N.
+        """
         stages = ceil(problem.streamed / self.block_streamed)
-        waves = ceil(self.grid(problem, groups)[0] / arch.multiprocessors)
-        return waves * (groups * (stages + _GROUP_STAGES) + _BLOCK_STAGES)
+        tiles, chunks = self.extents(problem, groups)
+        fewest, longer = divmod(self.row_groups(problem), chunks)
+        parts = ((longer, fewest + 1), (chunks - longer, fewest))
+        return problem.batch * [
+            (
+                tiles * problem.heads * count,
+                self.block_rows * (taken * (stages + _GROUP_STAGES) + _BLOCK_STAGES),
+            )
+            for count, taken in parts
+        ]
+
+    def groups_of(self, problem: Problem, blocks: int) -> int:
+        """Groups that a threadblock of a launch of so many takes, at most."""
+        tiles, row_groups = self.extents(problem, 1)
+        return ceil(tiles * problem.heads * problem.batch * row_groups / blocks)
 
     def grid(self, problem: Problem, groups: int) -> tuple[int, int, int]:
         """Threadblocks of a launch, all in x: stationary tiles fastest, then heads, then chunks of
@@ -282,14 +302,6 @@ def choose(problem: Problem, arch: Architecture) -> Config:
     return choice.cheapest(NAME, candidates(problem), violations, backward.cost, problem, arch)
 
 
-def whole_keys(keys: int) -> int:
-    """How many of so many keys are this kernel's: a few behind whole tiles are left to
-    ``evoformer_backward_sm80``, whose tiles may be as small.
-    """
-    whole, rest = divmod(keys, 64)
-    return 64 * whole if whole and rest <= _MOST_REST else keys
-
-
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """Whether ``evoformer_backward_sm80`` is to run: where a call is short, where tiles of the pair
     bias would serve few rows N, and where this kernel's tiles are emptier than it is faster.
@@ -300,8 +312,7 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
         return True
     config, _ = next(candidates(problem))
     steps = (config.block_rows, config.block_stationary, config.block_streamed)
-    stationary = whole_keys(problem.keys) if config.by_keys else problem.queries
-    extents = (problem.rows, stationary, problem.streamed)
+    extents = (problem.rows, problem.stationary, problem.streamed)
     filled = prod(extents) / prod(map(padded, extents, steps))
     gains = _GAINS[problem.side]
     gain = next(gains[most] for most in gains if problem.head_dim <= most)

@@ -7,10 +7,10 @@ sides of the scores (one of `VARIANTS` each), and the last sums of the gradients
 queries' on a side stream.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, isqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,10 +82,6 @@ Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
-_KEY_AXES = {
-    "k": 2, "v": 2, "pair_bias": 4, "key_bias": 2, "first_grad": 2, "second_grad": 2, "mask_sums": 3
-}  # fmt: skip
-"""Axis of the keys of the arrays that a launch for some of them is given a part of."""
 MOST_TERMS = 64
 """Terms that are added one after the other in a sum of a bias's gradient."""
 
@@ -150,18 +146,8 @@ def _check_bias_grad_dtype(bias_grad_dtype: Any) -> np.dtype[Any] | None:
     return _FLOAT32
 
 
-class _Part(NamedTuple):
-    """A launch for some of the keys of a side, or all of them."""
-
-    side: Side
-    kernel: Any
-    config: Any
-    first_key: int
-
-
-def _read(part: _Part) -> dict[str, str]:
-    """What a part reads of every query and key, by what its kernel calls it, "" for nothing."""
-    config = part.config
+def _read(config: _Config) -> dict[str, str]:
+    """What a kernel reads of every query and key, by what it calls it, "" for nothing."""
     if not isinstance(config, evoformer_backward_sm90a.Config):
         bias = "key_bias" if config.mask else ""
         return {"stats": "stats", "key_bias": bias, "pair_bias": "pair_bias"}
@@ -227,62 +213,48 @@ class _Builder(PlanBuilder):
             choose(variants, side, self.plan.place, self.config.get(side.side), config)
             for side, config in zip(sides, measured, strict=True)
         ]
-        parts = [list(self._parts(side, *each)) for side, each in zip(sides, chosen, strict=True)]
         # What lies between kernels has whole tiles, of those that read and those that write it.
-        configs = [part.config for each in parts for part in each]
+        configs = [config for _, config in chosen]
         query_tiles = [c.block_streamed if c.by_keys else c.block_stationary for c in configs]
         key_tiles = [c.block_stationary if c.by_keys else c.block_streamed for c in configs]
         self.query_positions = padded(p.queries, max(query_tiles))
-        few = parts[-1][-1]
-        end_of_few = few.first_key + few.config.block_stationary if few.first_key else 0
-        self.key_positions = max(padded(p.keys, max(key_tiles)), end_of_few)
-        read = {name for each in parts for part in each for name in _read(part).values()}
+        self.key_positions = padded(p.keys, max(key_tiles))
+        read = {name for config in configs for name in _read(config).values()}
         self._add_delta(read)
         self._add_key_bias(read)
-        # The queries' threadblocks, which live long, go first: those of keys fill what is left, and
-        # those of a few keys what these leave.
-        plan, alone = self.plan, len(sides) == 1
-        queues = [plan.launches] if alone else [plan.beside, plan.after]
-        for side, each, queue in zip(sides, parts, queues, strict=True):
-            by_keys = side.side == "keys"
-            if side.sums and by_keys:
-                self.add_workspace("mask_sums", (p.batch, p.rows, p.heads, self.key_positions))
-            for part in each:
-                self._add_part(part, plan.beside if part.first_key and not alone else queue)
-            if side.sums:
-                behind_all = len(each) > 1 and not alone
-                bias = "mask_bias" if by_keys else "pair_bias"
-                self._add_sums(bias, plan.last if behind_all else queue)
+        # The queries' threadblocks, which live long, go first: those of keys fill what is left.
+        plan = self.plan
+        queues = [plan.launches] if len(sides) == 1 else [plan.beside, plan.after]
+        ahead: Sequence[tuple[int, float]] = ()
+        for side, (kernel, config), queue in zip(sides, chosen, queues, strict=True):
+            ahead = self._add_side(side, kernel, config, queue, ahead)
 
-    def _parts(self, side: Side, kernel: _Variant, config: _Config) -> Iterator[_Part]:
-        """The launches for a side: a few keys behind whole tiles of the kernel with tensor maps are
-        another kernel's, unless the caller has configured the side.
+    def _add_side(
+        self,
+        side: Side,
+        kernel: _Variant,
+        config: _Config,
+        queue: list[Launch],
+        ahead: Sequence[tuple[int, float]],
+    ) -> Sequence[tuple[int, float]]:
+        """The launches for a side, where the threadblocks `ahead` run before; its own, as far as
+        their time is estimated.
         """
-        mapped = isinstance(config, evoformer_backward_sm90a.Config)
-        if mapped and config.by_keys and side.side not in self.config:
-            whole = evoformer_backward_sm90a.whole_keys(side.keys)
-            if whole < side.keys and side.pair_alignment:
-                yield _Part(replace(side, keys=whole), kernel, config, 0)
-                rest = replace(side, keys=side.keys - whole)
-                other = evoformer_backward_sm80
-                yield _Part(rest, other, other.choose_for_few(rest, self.arch), whole)
-                return
-        yield _Part(side, kernel, config, 0)
-
-    def _add_part(self, part: _Part, queue: list[Launch]) -> None:
-        """The launches of a part; some keys' has the addresses of parts of arrays."""
-        p, side, kernel, place = self.problem, part.side, part.kernel, self.plan.place
+        p, place = self.problem, self.plan.place
         fixed, by_keys = self.config.get(side.side) is not None, side.side == "keys"
-        loaded, config = load(kernel, part.config, place, fixed=fixed)
-        groups = config.groups(side, self.arch)
-        if side.sums and not by_keys:
+        loaded, config = load(kernel, config, place, fixed=fixed)
+        mapped = config if isinstance(config, evoformer_backward_sm90a.Config) else None
+        arch = self.arch
+        groups = mapped.groups(side, arch, ahead) if mapped else config.groups(side, arch)
+        if side.sums and by_keys:
+            self.add_workspace("mask_sums", (p.batch, p.rows, p.heads, self.key_positions))
+        elif side.sums:
             chunks = config.chunks_of(side, groups)
             shape = (chunks, p.batch, p.heads, self.query_positions, self.key_positions)
             self.add_workspace("pair_sums", shape)
-        mapped = isinstance(config, evoformer_backward_sm90a.Config)
         arrays = (
             {name: name for name in ("q", "k", "v", "dout")}
-            | _read(part)
+            | _read(config)
             | {
                 "first_grad": ("dk" if by_keys else "dq") if side.first else "",
                 "second_grad": "dv" if side.second else "",
@@ -297,17 +269,10 @@ class _Builder(PlanBuilder):
                 self, p.pair, block, 1.0 / self.scale, name=tiles, transposed=by_keys, queue=queue
             )
         views = {field: self.views[name] for field, name in arrays.items() if name in self.views}
-        shifts = {
-            field: part.first_key * views[field].strides[axis]
-            for field, axis in _KEY_AXES.items()
-            if part.first_key and field in views
-        }
-        for field, shift in shifts.items():
-            views[field] = replace(views[field], pointer=views[field].pointer + shift)
         addresses = None
         if mapped:
             context = place.context if isinstance(place, DriverExecutor) else None
-            addresses = evoformer_backward_sm90a.addresses(config, views, context=context)
+            addresses = evoformer_backward_sm90a.addresses(mapped, views, context=context)
             arrays |= {f"{name}_map": array for name, array in arrays.items()}
         values = kernel.parameters(config, side, groups, scale=self.scale, **views)
         self.add_launch(
@@ -318,9 +283,11 @@ class _Builder(PlanBuilder):
             values,
             arrays=arrays,
             addresses=addresses,
-            shifts=shifts,
             queue=queue,
         )
+        if side.sums:
+            self._add_sums("mask_bias" if by_keys else "pair_bias", queue)
+        return mapped.threadblocks(side, groups) if mapped else ()
 
     def _add_small(
         self,

@@ -10,7 +10,7 @@ runs it on the CPU executor.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +29,6 @@ __all__ = [
     "PlanBuilder",
     "Queue",
     "Result",
-    "Shifted",
     "check_grid",
 ]
 
@@ -50,21 +49,6 @@ class Addresses(Protocol):
     def size(self) -> int: ...
 
     def pack(self, *addresses: Any) -> bytes: ...
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """Packer of address fields that are those of parts of arrays: so many bytes on."""
-
-    packer: Addresses
-    shifts: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return self.packer.size
-
-    def pack(self, *addresses: int) -> bytes:
-        return self.packer.pack(*map(add, addresses, self.shifts))
 
 
 def check_grid(grid: tuple[int, int, int]) -> None:
@@ -175,8 +159,6 @@ class Plan:
     has them has a workspace.
     """
     after: list[Launch] = field(default_factory=list)
-    last: list[Launch] = field(default_factory=list)
-    """Launches once those of both streams are done."""
     parts: list[Part] = field(default_factory=list)
     """The workspace, in the order of slots."""
     workspace_bytes: int = 0
@@ -193,7 +175,7 @@ class Plan:
     @property
     def every_launch(self) -> tuple[Launch, ...]:
         """All launches, in an order that one stream may run them in."""
-        return (*self.launches, *self.beside, *self.after, *self.last)
+        return (*self.launches, *self.beside, *self.after)
 
     @property
     def on_copies(self) -> bool:
@@ -276,8 +258,8 @@ class Plan:
 
     def _queue_launches(self) -> Queue:
         """For one whose launches find everything in the table."""
-        each = (self.launches, self.beside, self.after, self.last)
-        first, beside, after, last = ([launch.queue for launch in launches] for launches in each)
+        each = (self.launches, self.beside, self.after)
+        first, beside, after = ([launch.queue for launch in launches] for launches in each)
 
         def queue(table: list[int], stream: int, workspace: Any) -> None:
             for launch in first:
@@ -289,8 +271,6 @@ class Plan:
                         launch(table, side)
                     for launch in after:
                         launch(table, stream)
-            for launch in last:
-                launch(table, stream)
 
         return queue
 
@@ -405,7 +385,6 @@ class PlanBuilder:
         *,
         arrays: Mapping[str, str] | None = None,
         addresses: Addresses | None = None,
-        shifts: Mapping[str, int] | None = None,
         queue: list[Launch] | None = None,
     ) -> None:
         """A launch of the kernel of that name, behind those in `queue`, the plan's `launches` where
@@ -415,15 +394,11 @@ class PlanBuilder:
         arrays : name of the array for address fields that have another name; "" and the name of an
             array that is absent are null pointers.
         addresses : packer of the address fields; by default that of the header.
-        shifts : bytes from an array to the part of it that is an address field, by its name.
         """
         struct = load_header().kernels[kernel]
         names = [(arrays or {}).get(name, name) for name in struct.address_fields]
         slots = [self.slots.get(name, self.slots[""]) for name in names]
         addresses = struct.addresses if addresses is None else addresses
-        if shifts:
-            every = tuple(shifts.get(name, 0) for name in struct.address_fields)
-            addresses = Shifted(addresses, every)
         constants = struct.pack(values)[addresses.size :]
         launch = Launch(kernel, loaded, config, grid, tuple(slots), addresses, constants)
         (self.plan.launches if queue is None else queue).append(launch)

@@ -27,7 +27,7 @@ import cuevo
 from cuevo.architectures import architecture
 from cuevo.executors.assembling import assembling
 from cuevo.executors.driver import DriverExecutor
-from cuevo.kernels import evoformer_backward_sm80
+from cuevo.kernels import choice, evoformer_backward_sm80
 from cuevo.kernels import evoformer_backward_sm90a as kernel_90a
 from cuevo.kernels.backward import Problem
 from cuevo.kernels.evoformer_backward_sm90a import Config
@@ -137,7 +137,7 @@ def run(
     given = [results[key].array if key in results else None for key in ARGUMENTS]
     config = {side: replace(each, **settings) for side, each in chosen(case).items()}
     assert config
-    with patch.object(Config, "groups", lambda self, problem, arch: groups):
+    with patch.object(Config, "groups", lambda self, *_: groups):
         found = cuevo.attention_backward(**call, results=given, device=place, config=config)
     del found  # the caller's arrays
     cases.check(case, {key: x.array for key, x in results.items()}, inputs)
@@ -340,7 +340,8 @@ def test_its_architecture() -> None:
         (dict(rows=12, queries=2048, keys=2048), False),
         (dict(rows=12, queries=2048, keys=2048, pair="none"), True),
         (dict(keys=100), False),
-        (dict(keys=130), True),
+        (dict(keys=130), False),
+        (dict(keys=170), True),
         (dict(head_dim=8), False),
         (dict(head_dim=24), True),
         (dict(head_dim=64), True),
@@ -369,6 +370,32 @@ def test_groups_of_rows_fill_the_device(problem: Problem) -> None:
 
 
 @unit
+def test_threadblocks_begin_where_others_have_ended_first() -> None:
+    assert choice.last_end([(3, 5.0), (4, 2.0)], 3) == 9.0
+    assert choice.last_end([(4, 5.0), (3, 2.0)], 3) == 10.0
+    assert choice.last_end([(2, 5.0), (0, 9.0)], 3) == 5.0
+
+
+@unit
+@pytest.mark.parametrize("length", [301, 384, 705, 768])
+def test_threadblocks_of_both_sides_end_together(length: int) -> None:
+    """Those of keys begin where those of queries end."""
+    both = [replace(x, queries=length, keys=length, rows=384) for x in (QUERIES, PROBLEM)]
+    first, second = (kernel_90a.choose(x, SM_90A) for x in both)
+    ahead = first.threadblocks(both[0], first.groups(both[0], SM_90A))
+    groups = second.groups(both[1], SM_90A, ahead)
+    own = second.threadblocks(both[1], groups)
+    every = [*ahead, *own]
+    end = choice.last_end(every, SM_90A.multiprocessors)
+    alone = second.threadblocks(both[1], second.groups(both[1], SM_90A))
+    assert end <= choice.last_end([*ahead, *alone], SM_90A.multiprocessors)
+    assert end < 1.04 * sum(count * time for count, time in every) / SM_90A.multiprocessors
+    count = second.grid(both[1], groups)[0]
+    assert count == sum(count for count, _ in own)
+    assert second.groups_of(both[1], count) == groups
+
+
+@unit
 @pytest.mark.parametrize("pair", ["none", "bf16"])
 @pytest.mark.parametrize("keys", [384, 390])
 def test_tiles_of_the_pair_bias_mask_keys_that_do_not_exist(pair: str, keys: int) -> None:
@@ -376,44 +403,6 @@ def test_tiles_of_the_pair_bias_mask_keys_that_do_not_exist(pair: str, keys: int
     config = kernel_90a.choose(problem, SM_90A)
     assert config.mask == (pair == "none" and keys == 390)
     assert not kernel_90a.violations(config, SM_90A, problem)
-
-
-FEW = [(keys, pair) for keys in (65, 96, 97, 150) for pair in ("f32", "none")]
-
-
-@kernel
-@pytest.mark.parametrize(("keys", "pair"), FEW)
-def test_a_few_keys_behind_whole_tiles_are_another_kernels(
-    keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Recorder("sm_90a")
-    check_few(keys, pair, place, monkeypatch)
-    sides = [x.values["config"].side for x in place.loaded if x.name.startswith("evoformer_backw")]
-    whole = kernel_90a.whole_keys(keys)
-    assert whole == {65: 64, 96: 64, 97: 97, 150: 128}[keys]
-    assert sides == ["queries", "keys", "keys"] if whole < keys else ["queries", "keys"]
-    assert [x.name for x in place.loaded].count(kernel_90a.NAME) == 2
-
-
-@gpu
-@pytest.mark.parametrize(("keys", "pair"), FEW)
-def test_a_few_keys_on_a_gpu(
-    executor: DriverExecutor, keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_few(keys, pair, executor, monkeypatch)
-
-
-def check_few(keys: int, pair: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that gets the kernel unasked, compared with float64."""
-    monkeypatch.setattr(kernel_90a, "prefers_lower_variant", lambda problem, arch: False)
-    case = replace(WIDE, keys=keys, queries=70, rows=5, pair=pair, grads=cases.GRADS)
-    case = replace(case, pair_layout="broadcast H" if keys == 96 else "packed")
-    inputs, call = arguments(case)
-    results = cases.make_results(case)
-    given = [results[key].array if key in results else None for key in ARGUMENTS]
-    cuevo.attention_backward(**call, results=given, device=place)
-    cases.check(case, {key: x.array for key, x in results.items()}, inputs)
-    check_guards(case, results)
 
 
 @kernel

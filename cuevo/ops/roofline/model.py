@@ -137,7 +137,11 @@ def _bound(
         elements = problem.scores
         streamed, times = problem.keys, 1
         if hasattr(problem, "side"):
-            streamed, times = problem.streamed, config.groups(problem, arch)
+            streamed = problem.streamed
+            if hasattr(config, "groups_of"):  # chosen for what runs before it
+                times = config.groups_of(problem, blocks)
+            else:
+                times = config.groups(problem, arch)
         passes = [asked.of(streamed, times)]
     else:
         elements = problem.batch * problem.m * problem.n * problem.k

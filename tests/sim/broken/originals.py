@@ -193,7 +193,7 @@ def _backward_sm90a() -> Original:
         scale=-0.3, arch="sm_90a", grads=("k", "v", "mask_bias"),
     )  # fmt: skip
     config = evoformer_backward_sm90a.Config(16, block_rows=2, block_streamed=32, stages=2)
-    with patch.object(type(config), "groups", lambda self, problem, arch: 3):
+    with patch.object(type(config), "groups", lambda self, *_: 3):
         return _backward(case, config)
 
 
@@ -206,7 +206,7 @@ def _backward_of_queries_sm90a() -> Original:
     config = evoformer_backward_sm90a.Config(
         16, side="queries", block_rows=4, warpgroup_rows=2, stages=2
     )
-    with patch.object(type(config), "groups", lambda self, problem, arch: 2):
+    with patch.object(type(config), "groups", lambda self, *_: 2):
         return _backward(case, config)
 
 
