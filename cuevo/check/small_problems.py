@@ -283,11 +283,12 @@ def _attention_maps(
     v = np.broadcast_to(q[:1], shape)
     expected = []
     of_keys = [(k, config.block_keys), (v, config.block_keys)]
-    for positions in (config.block_queries, config.last_queries)[: config.sets]:
+    every = ((config.block_queries, config.block_rows), (config.last_queries, config.last_rows))
+    for positions, box_rows in every[: config.sets]:
         for x, box_positions in ((q, positions), *of_keys):
             axes = [x.shape[axis] for axis in (4, 2, 3, 1, 0)]
             strides = [x.strides[axis] for axis in (2, 3, 1, 0)]
-            box = (config.row_elements, box_positions, 1, 1, 1)
+            box = (config.row_elements, box_positions, 1, box_rows, 1)
             swizzle = 2 * config.row_elements
             described = (x.ctypes.data, tuple(axes), tuple(strides), box, swizzle)
             expected.append(TensorMap(config.dtype, *described))

@@ -48,6 +48,10 @@ class Config:
     """The same in a second set of maps; 0: there is none."""
     block_keys: int = 32
     """Positions of a box of k and v, and keys of a tile of the pair bias."""
+    block_rows: int = 3
+    """Rows N of a box."""
+    last_rows: int = 0
+    """The same in a second set of maps; 0: there is none."""
     pair: str = "none"
     """Type of the pair bias, or "none"."""
 
@@ -73,12 +77,14 @@ class Config:
 
 def config_for(sets: Sequence[Sequence[TensorMap]], pair: str) -> Config:
     """The instance that builds maps of q, k and v as `evoformer_forward_sm90a` asks for them, but
-    that misses in L2 fetch what is asked for: a set, or two that differ in the boxes of q; and
-    tiles of a pair bias of type `pair`.
+    that misses in L2 fetch what is asked for: a set, or two that differ in the queries and rows N
+    of boxes; and tiles of a pair bias of type `pair`.
     """
     (q, k, _), *others = sets
-    last = others[0][0].box[1] if others else 0
-    return Config(q.extents[0], q.dtype, q.box[0], q.box[1], last, k.box[1], pair)
+    _, last_queries, _, last_rows, _ = others[0][0].box if others else 5 * (0,)
+    columns, queries, _, rows, _ = q.box
+    boxes = (columns, queries, last_queries, k.box[1], rows, last_rows)
+    return Config(q.extents[0], q.dtype, *boxes, pair)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -100,11 +106,14 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"row_elements must be 16, 32 or 64, not {c.row_elements}"
     if c.head_dim % 8 or not 8 <= c.head_dim <= c.row_elements:
         yield f"head_dim must be a multiple of 8 from 8 to {c.row_elements}, not {c.head_dim}"
-    for name in ("block_queries", "block_keys"):
+    for name in ("block_queries", "block_keys", "block_rows"):
         if not 1 <= getattr(c, name) <= 256:
             yield f"{name} must be 1 to 256, not {getattr(c, name)}"
-    if not 0 <= c.last_queries <= 256:
-        yield f"last_queries must be 0 to 256, not {c.last_queries}"
+    for name in ("last_queries", "last_rows"):
+        if not 0 <= getattr(c, name) <= 256:
+            yield f"{name} must be 0 to 256, not {getattr(c, name)}"
+    if bool(c.last_queries) != bool(c.last_rows):
+        yield f"last_queries and last_rows must both be 0 or neither, not {c.last_rows} rows"
     if c.pair != "none":
         yield from pair_tiles_sm70.violations(pair_tiles_sm70.Config(c.pair, c.block_keys), arch)
 

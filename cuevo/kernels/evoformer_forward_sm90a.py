@@ -262,11 +262,11 @@ class Config(OperandRows, StageMemory, WorkList):
 
     def q_map(self, q: ArrayView) -> TensorMap:
         """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
-        return self.operand_map(q, self.block_queries)
+        return self.operand_map(q, self.block_queries, self.block_rows)
 
     def k_map(self, k: ArrayView) -> TensorMap:
         """The map of k or v [B, N, Lk, H, D], likewise."""
-        return self.operand_map(k, self.block_keys)
+        return self.operand_map(k, self.block_keys, self.block_rows)
 
     def out_map(self, out: ArrayView) -> TensorMap:
         """The map of out [B, N, Lq, H, D], likewise."""

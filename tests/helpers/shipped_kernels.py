@@ -288,9 +288,12 @@ def pack_configurations() -> Iterator[pack_sm70.Config]:
 
 def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     """Name, kernel and values of the kernels that only move and add, for any head dim."""
-    for mask in ("bounds", "bool", "f16", "bf16", "f32"):
-        config = key_bias_sm70.Config(mask)
-        yield f"key-bias-{mask}", key_bias_sm70.NAME, key_bias_sm70.values(config)
+    for mask, wanted in product(
+        ("bounds", "bool", "f16", "bf16", "f32"), ("key_bias", "key_terms", "both")
+    ):
+        config = key_bias_sm70.Config(mask, wanted=wanted)
+        name = f"key-bias-{mask}" + ("" if wanted == "key_bias" else f"-{wanted}")
+        yield name, key_bias_sm70.NAME, key_bias_sm70.values(config)
     for out_dtype, count, columns in product(("f32", "f16", "bf16"), (1, 8), (256, 254, 33)):
         sums = partial_sums_sm70.choose(out_dtype, count, columns)
         name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
@@ -299,11 +302,12 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         tiles = pair_tiles_sm70.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
     for dtype, head_dim, width, last, pair in (
-        ("bf16", 8, 16, 0, "none"),
-        ("f16", 32, 32, 0, "f16"),
-        ("bf16", 48, 64, 64, "f32"),
+        ("bf16", 8, 16, (0, 0), "none"),
+        ("f16", 32, 32, (0, 0), "f16"),
+        ("bf16", 48, 64, (64, 4), "f32"),
     ):
-        maps = attention_maps_sm90a.Config(head_dim, dtype, width, last_queries=last, pair=pair)
+        boxes = dict(zip(("last_queries", "last_rows"), last, strict=True))
+        maps = attention_maps_sm90a.Config(head_dim, dtype, width, pair=pair, **boxes)
         name = f"maps-{dtype}-D{head_dim}" + ("" if pair == "none" else f"-tiles-{pair}")
         yield name, attention_maps_sm90a.NAME, attention_maps_sm90a.values(maps)
     for copy in pack_configurations():

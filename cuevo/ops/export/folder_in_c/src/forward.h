@@ -48,9 +48,9 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
                       CUEVO_FIRST);
 }
 
-/* Writes the tensor map of q, k, v or out at `map`, of boxes of so many positions. */
+/* Writes the tensor map of q, k, v or out at `map`, of boxes of so many positions and rows. */
 static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
-                           cuevo_encoder encoder)
+                           int64_t rows, cuevo_encoder encoder)
 {
     int64_t axes[8];
     uint64_t extents[5], strides[4];
@@ -65,6 +65,7 @@ static cuevo_status encode(unsigned char *map, const mapped_config *c, const cue
     }
     box[0] = (uint32_t)c->row_elements;
     box[1] = (uint32_t)positions;
+    box[3] = (uint32_t)rows;
     if (encoder(map, x->type == CUEVO_BF16 ? MAP_BF16 : MAP_F16, 5, x->data, extents, strides, box, steps, 0, swizzle,
                 MAP_PROMOTION_128, 0))
         return CUEVO_ENCODER_FAILED;
@@ -152,13 +153,13 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         const int64_t first = i ? x->queries - rest : 0;
         part.queries = parts == 1 ? x->queries : i ? rest : x->queries - rest;
         memset(&p, 0, sizeof p);
-        if ((status = encode(p.q_map, c, &f->q, c->block_queries, encoder)) != CUEVO_OK)
+        if ((status = encode(p.q_map, c, &f->q, c->block_queries, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "q");
-        if ((status = encode(p.k_map, c, &f->k, c->block_keys, encoder)) != CUEVO_OK)
+        if ((status = encode(p.k_map, c, &f->k, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "k");
-        if ((status = encode(p.v_map, c, &f->v, c->block_keys, encoder)) != CUEVO_OK)
+        if ((status = encode(p.v_map, c, &f->v, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "v");
-        if ((status = encode(p.out_map, c, &f->out, c->stored_queries, encoder)) != CUEVO_OK)
+        if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, encoder)) != CUEVO_OK)
             return wrong(plan, status, "out");
         status = mapped_fields(&p, c, &part, arch, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale, first);
         if (status != CUEVO_OK)
