@@ -2,6 +2,8 @@
 
     python3 tools/compare.py OTHER              OTHER: a folder that holds another cuevo/ and ptx/
     python3 tools/compare.py OTHER --json PATH  everything, too
+    python3 tools/compare.py OTHER --forward 300,4,301,32 --backward D=32
+                                                these calls only, as tools/bench.py names them
 
 Two packages named cuevo are imported into one process, and get the same arrays. Columns: device
 time of a call by events, contenders taking turns on rotating inputs; the ratio of the two; host
@@ -29,7 +31,7 @@ from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, warm_up
 from machine import circumstances
 from measure import host_microseconds
 from report import print_rows, progress
-from workloads import Workload
+from workloads import Workload, select
 
 REPEATS = 60
 HOST_CALLS = 200
@@ -168,8 +170,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, help="a folder with another cuevo/ and ptx/")
+    for name in ("forward", "backward"):
+        parser.add_argument(f"--{name}", action="append", metavar="W", help="only this workload")
     parser.add_argument("--json", type=Path, help="where everything is written, too")
     arguments = parser.parse_args(argv)
+    some = arguments.forward or arguments.backward
+    try:
+        forward, backward = (
+            select(asked, known) if asked or not some else ()
+            for asked, known in ((arguments.forward, FORWARD), (arguments.backward, BACKWARD))
+        )
+    except ValueError as error:
+        parser.error(str(error))
     try:
         backend = open_backend()
     except RuntimeError as error:
@@ -179,9 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     packages = importlib.import_module("cuevo"), other.package
     record = {**circumstances(), "device": asdict(backend.facts)}
     operations: tuple[tuple[str, Sequence[Any], Callable[..., Any]], ...] = (
-        ("forward", FORWARD, forward_calls),
-        ("backward", BACKWARD, backward_calls),
-        ("product", PRODUCTS, product_calls),
+        ("forward", forward, forward_calls),
+        ("backward", backward, backward_calls),
+        ("product", () if some else PRODUCTS, product_calls),
     )
     rows = []
     for name, sizes, calls in operations:

@@ -70,3 +70,9 @@ def test_a_difference_is_seen(
     forward, product = capsys.readouterr().out.splitlines()[-2:]
     assert "forward 1,1,16,8" in forward and forward.rstrip(" |").endswith("yes")
     assert "product 16,16,16" in product and product.rstrip(" |").endswith("NO")
+    assert compare.main([str(checkout), "--backward", "1,2,16,8", "--backward", "1,1,9,8"]) == 0
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert "backward 1,2,16,8" in first and "backward 1,1,9,8" in second
+    with pytest.raises(SystemExit):
+        compare.main([str(checkout), "--forward", "L=17"])
+    assert "no workload has L=17; there are 1,1,16,8" in capsys.readouterr().err
