@@ -143,6 +143,16 @@ class SideConfig:
         return self.side == "keys"
 
     @property
+    def stationary(self) -> tuple[str, str]:
+        """The stationary operands: of the scores, of dP."""
+        return ("k", "v") if self.by_keys else ("q", "dout")
+
+    @property
+    def streamed(self) -> tuple[str, str]:
+        """The streamed operands, likewise."""
+        return ("q", "dout") if self.by_keys else ("k", "v")
+
+    @property
     def sums_rows(self) -> bool:
         """Whether dS is summed over rows N."""
         return self.sums and not self.by_keys

@@ -88,16 +88,6 @@ class Config(SideConfig):
     # -- Tiles and copies --------------------------------------------------------------------------
 
     @property
-    def stationary(self) -> tuple[str, str]:
-        """The stationary operands: of the scores, of dP."""
-        return ("k", "v") if self.by_keys else ("q", "dout")
-
-    @property
-    def streamed(self) -> tuple[str, str]:
-        """The streamed operands, likewise."""
-        return ("q", "dout") if self.by_keys else ("k", "v")
-
-    @property
     def stationary_axis(self) -> str:
         """The axis of the stationary operands."""
         return "key" if self.by_keys else "query"

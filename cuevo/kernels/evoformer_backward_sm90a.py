@@ -76,16 +76,6 @@ class Config(OperandRows, SideConfig, BoxMemory):
     # -- Tiles -------------------------------------------------------------------------------------
 
     @property
-    def stationary(self) -> tuple[str, str]:
-        """The stationary operands."""
-        return ("k", "v") if self.by_keys else ("q", "dout")
-
-    @property
-    def streamed(self) -> tuple[str, str]:
-        """The streamed ones."""
-        return ("q", "dout") if self.by_keys else ("k", "v")
-
-    @property
     def warpgroups(self) -> int:
         """Consumer warpgroups."""
         return self.block_rows // self.warpgroup_rows
