@@ -185,6 +185,11 @@ def last_end(blocks: Iterable[tuple[int, float]], slots: int) -> float:
     for count, time in blocks:
         while count:
             first = min(free)
+            rounds = count // slots if max(free) - first <= time else 0
+            if rounds:  # each slot has as many of them
+                free = {end + rounds * time: ended for end, ended in free.items()}
+                count -= rounds * slots
+                continue
             begun = min(count, free[first])
             free[first] -= begun
             if not free[first]:

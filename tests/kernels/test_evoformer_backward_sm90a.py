@@ -2,6 +2,7 @@
 attention_delta and key_bias make: results, what the kernel does not serve, and when it is chosen.
 """
 
+import heapq
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -374,6 +375,14 @@ def test_threadblocks_begin_where_others_have_ended_first() -> None:
     assert choice.last_end([(3, 5.0), (4, 2.0)], 3) == 9.0
     assert choice.last_end([(4, 5.0), (3, 2.0)], 3) == 10.0
     assert choice.last_end([(2, 5.0), (0, 9.0)], 3) == 5.0
+    rng = np.random.default_rng(0)
+    for slots in rng.integers(1, 9, 30):
+        blocks = [(int(count), (1 + time) / 2) for count, time in rng.integers(0, 40, (3, 2))]
+        free = [0.0] * slots
+        for count, time in blocks:
+            for _ in range(count):
+                heapq.heapreplace(free, free[0] + time)
+        assert choice.last_end(blocks, slots) == max(free)
 
 
 @unit
