@@ -1,30 +1,26 @@
 """Where everything lies in the shared memory of ``ptx/evoformer_backward_sm90a.ptx``."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from cuevo.kernels.backward import padded
+from cuevo.kernels.stage_ring_sm90a import BARRIER_BYTES, StageRing
 
 __all__ = ["BoxMemory"]
 
-_BARRIER_BYTES = 8
 _SWIZZLE_BYTES = 1024
 """After which swizzles of rows of any length begin again."""
 _SUM_SETS = 2
 """Sets of tiles of sums that take turns."""
 
 
-class BoxMemory(ABC):
-    """Shared memory: stages of (first | second streamed operand | pair), terms, the stationary
-    operands, sums, results, barriers; in bytes, from its begin on.
+class BoxMemory(StageRing):
+    """Shared memory: stages, terms, the stationary operands, sums, results, barriers.
     `evoformer_backward_sm90a.Config` says what the numbers are made of.
     """
 
-    block_rows: int
     block_streamed: int
     head_dim: int
     mask: bool
-    pair: str
-    stages: int
 
     @property
     @abstractmethod
@@ -36,10 +32,6 @@ class BoxMemory(ABC):
 
     @property
     @abstractmethod
-    def row_bytes(self) -> int: ...
-
-    @property
-    @abstractmethod
     def sums_rows(self) -> bool: ...
 
     @property
@@ -47,29 +39,8 @@ class BoxMemory(ABC):
     def warpgroups(self) -> int: ...
 
     @property
-    def operand_row_bytes(self) -> int:
-        """Bytes of the tile of a streamed operand of one row N in a stage."""
-        return self.block_streamed * self.row_bytes
-
-    @property
-    def operand_bytes(self) -> int:
-        """The same of all rows N."""
-        return self.block_rows * self.operand_row_bytes
-
-    @property
-    def pair_at(self) -> int:
-        """Where the pair bias begins in a stage."""
-        return 2 * self.operand_bytes
-
-    @property
-    def pair_bytes(self) -> int:
-        """Bytes of the pair bias of a stage."""
-        return 4 * self.block_stationary * self.block_streamed if self.pair != "none" else 0
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a stage."""
-        return self.pair_at + self.pair_bytes
+    def stage_scores(self) -> tuple[int, int]:
+        return self.block_stationary, self.block_streamed
 
     @property
     def terms_at(self) -> int:
@@ -151,36 +122,21 @@ class BoxMemory(ABC):
         return self.strips_at + self.strips_bytes
 
     @property
-    def full_at(self) -> int:
-        """Where the barriers of stages that are there begin, behind `barriers_at`."""
-        return 0
-
-    @property
-    def empty_at(self) -> int:
-        """The same of stages that have been read."""
-        return _BARRIER_BYTES * self.stages
-
-    @property
     def own_full_at(self) -> int:
-        """The same of stationary operands that are there."""
-        return 2 * _BARRIER_BYTES * self.stages
+        """Where the barrier of stationary operands that are there is, behind `barriers_at`."""
+        return 2 * BARRIER_BYTES * self.stages
 
     @property
     def own_empty_at(self) -> int:
         """The same of stationary operands that have been read."""
-        return self.own_full_at + _BARRIER_BYTES
+        return self.own_full_at + BARRIER_BYTES
 
     @property
     def links_at(self) -> int:
         """The same of sets of sums that are there, and of those that are free."""
-        return self.own_empty_at + _BARRIER_BYTES
+        return self.own_empty_at + BARRIER_BYTES
 
     @property
     def barriers(self) -> int:
         """How many barriers there are."""
-        return self.links_at // _BARRIER_BYTES + (2 * _SUM_SETS if self.sums_rows else 0)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory."""
-        return self.barriers_at + _BARRIER_BYTES * self.barriers
+        return self.links_at // BARRIER_BYTES + (2 * _SUM_SETS if self.sums_rows else 0)

@@ -1,26 +1,24 @@
 """Where everything lies in the shared memory of ``ptx/evoformer_forward_sm90a.ptx``."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+
+from cuevo.kernels.stage_ring_sm90a import BARRIER_BYTES, StageRing
 
 __all__ = ["StageMemory"]
 
-_BARRIER_BYTES = 8
 _FLAG_BYTES = 16
 _HALVES_BYTES = 16
 
 
-class StageMemory(ABC):
-    """Shared memory: stages of (K | V | pair), ones, Q, output, mask, notes on works, barriers; in
-    bytes, from its begin on. `evoformer_forward_sm90a.Config` says what the numbers are made of.
+class StageMemory(StageRing):
+    """Shared memory: stages of K, V and the pair bias, ones, Q, output, mask, notes on works,
+    barriers. `evoformer_forward_sm90a.Config` says what the numbers are made of.
     """
 
     again_words: int
     block_keys: int
-    block_rows: int
     head_dim: int
     m_tiles: int
-    pair: str
-    stages: int
 
     @property
     @abstractmethod
@@ -52,41 +50,21 @@ class StageMemory(ABC):
 
     @property
     @abstractmethod
-    def row_bytes(self) -> int: ...
-
-    @property
-    @abstractmethod
     def row_elements(self) -> int: ...
 
     @property
-    def kv_row_bytes(self) -> int:
-        """Bytes of the K tile, or the V tile, of one row N in a stage."""
-        return self.block_keys * self.row_bytes
+    def stage_scores(self) -> tuple[int, int]:
+        return self.block_queries, self.block_keys
 
     @property
     def v_at(self) -> int:
-        """Where V begins in a stage."""
-        return self.block_rows * self.kv_row_bytes
-
-    @property
-    def pair_at(self) -> int:
-        """Where the pair bias begins in a stage."""
-        return 2 * self.v_at
+        """Where V begins in a stage, behind K."""
+        return self.operand_bytes
 
     @property
     def pair_tile_bytes(self) -> int:
         """Bytes of the pair bias of 64 queries in a stage."""
         return 64 * self.block_keys * 4
-
-    @property
-    def pair_bytes(self) -> int:
-        """Bytes of the pair bias of a stage."""
-        return self.m_tiles * self.pair_tile_bytes if self.pair != "none" else 0
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a stage."""
-        return self.pair_at + self.pair_bytes
 
     @property
     def ones_at(self) -> int:
@@ -98,7 +76,7 @@ class StageMemory(ABC):
     @property
     def ones_bytes(self) -> int:
         """Their bytes."""
-        return self.kv_row_bytes if self.product_columns > self.row_elements else 0
+        return self.operand_row_bytes if self.product_columns > self.row_elements else 0
 
     @property
     def q_at(self) -> int:
@@ -197,43 +175,28 @@ class StageMemory(ABC):
         return self.again_at + self.again_bytes
 
     @property
-    def full_at(self) -> int:
-        """Where the barriers of stages that are there begin, behind `barriers_at`."""
-        return 0
-
-    @property
-    def empty_at(self) -> int:
-        """The same of stages that have been read."""
-        return _BARRIER_BYTES * self.stages
-
-    @property
     def ready_at(self) -> int:
-        """The same of stages that consumers may read: others than those of stages that are there
-        only where mask warps finish them.
+        """Where the barriers of stages that consumers may read begin, behind `barriers_at`: others
+        than those of stages that are there only where mask warps finish them.
         """
-        return 2 * _BARRIER_BYTES * self.stages if self.finishes_stages else self.full_at
+        return 2 * BARRIER_BYTES * self.stages if self.finishes_stages else self.full_at
 
     @property
     def q_full_at(self) -> int:
         """The same of Q that is there."""
-        return (3 if self.finishes_stages else 2) * _BARRIER_BYTES * self.stages
+        return (3 if self.finishes_stages else 2) * BARRIER_BYTES * self.stages
 
     @property
     def q_empty_at(self) -> int:
         """The same of Q that has been read."""
-        return self.q_full_at + _BARRIER_BYTES
+        return self.q_full_at + BARRIER_BYTES
 
     @property
     def done_at(self) -> int:
         """The same of all works having been done, before some are done again."""
-        return self.q_empty_at + _BARRIER_BYTES
+        return self.q_empty_at + BARRIER_BYTES
 
     @property
     def barriers(self) -> int:
         """How many barriers there are."""
-        return self.done_at // _BARRIER_BYTES + (1 if self.guesses else 0)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory."""
-        return self.barriers_at + _BARRIER_BYTES * self.barriers
+        return self.done_at // BARRIER_BYTES + (1 if self.guesses else 0)

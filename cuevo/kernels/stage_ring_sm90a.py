@@ -1,0 +1,78 @@
+"""The ring of stages that attention kernels on wgmma have at the begin of their shared memory."""
+
+from abc import ABC, abstractmethod
+
+__all__ = ["BARRIER_BYTES", "StageRing"]
+
+BARRIER_BYTES = 8
+
+
+class StageRing(ABC):
+    """Shared memory: stages of (first streamed operand | second | pair bias), other things,
+    barriers; in bytes, from its begin on. All rows N of a threadblock share the pair bias.
+    """
+
+    block_rows: int
+    pair: str
+    stages: int
+
+    @property
+    @abstractmethod
+    def stage_scores(self) -> tuple[int, int]:
+        """The threadblock's own positions, and the streamed ones of a stage."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Bytes of a position of an operand."""
+
+    @property
+    @abstractmethod
+    def barriers_at(self) -> int:
+        """Where the barriers begin."""
+
+    @property
+    @abstractmethod
+    def barriers(self) -> int:
+        """How many barriers there are."""
+
+    @property
+    def operand_row_bytes(self) -> int:
+        """Bytes of a streamed operand of one row N in a stage."""
+        return self.stage_scores[1] * self.row_bytes
+
+    @property
+    def operand_bytes(self) -> int:
+        """The same of all rows N."""
+        return self.block_rows * self.operand_row_bytes
+
+    @property
+    def pair_at(self) -> int:
+        """Where the pair bias begins in a stage."""
+        return 2 * self.operand_bytes
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of the pair bias of a stage, in fp32."""
+        own, streamed = self.stage_scores
+        return 4 * own * streamed if self.pair != "none" else 0
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.pair_at + self.pair_bytes
+
+    @property
+    def full_at(self) -> int:
+        """Where the barriers of stages that are there begin, behind `barriers_at`."""
+        return 0
+
+    @property
+    def empty_at(self) -> int:
+        """The same of stages that have been read."""
+        return BARRIER_BYTES * self.stages
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return self.barriers_at + BARRIER_BYTES * self.barriers
