@@ -82,9 +82,17 @@ def config_for(sets: Sequence[Sequence[TensorMap]], pair: str) -> Config:
     """
     (q, k, _), *others = sets
     _, last_queries, _, last_rows, _ = others[0][0].box if others else 5 * (0,)
-    columns, queries, _, rows, _ = q.box
-    boxes = (columns, queries, last_queries, k.box[1], rows, last_rows)
-    return Config(q.extents[0], q.dtype, *boxes, pair)
+    return Config(
+        head_dim=q.extents[0],
+        dtype=q.dtype,
+        row_elements=q.box[0],
+        block_queries=q.box[1],
+        last_queries=last_queries,
+        block_keys=k.box[1],
+        block_rows=q.box[3],
+        last_rows=last_rows,
+        pair=pair,
+    )
 
 
 def values(config: Config) -> dict[str, object]:

@@ -39,10 +39,6 @@ class BoxMemory(StageRing):
     def warpgroups(self) -> int: ...
 
     @property
-    def stage_scores(self) -> tuple[int, int]:
-        return self.block_stationary, self.block_streamed
-
-    @property
     def terms_at(self) -> int:
         """Where the terms begin that products add: -lse and -delta of queries, or the mask of keys,
         in pieces.

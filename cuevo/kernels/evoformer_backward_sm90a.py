@@ -55,6 +55,10 @@ _GAINS = {
 """How many times as fast as ``evoformer_backward_sm80`` a side was measured to be where both have
 whole tiles, by the largest head_dim.
 """
+_ARRAYS = (
+    "pair_tiles", "key_bias", "stats", "first_grad", "second_grad", "mask_sums", "pair_sums"
+)  # fmt: skip
+"""Addresses in the parameter block, behind the tensor maps; null where there is no such array."""
 _GROUP_STAGES = 2.5
 _BLOCK_STAGES = 2.5
 """Time between two groups of rows N, and of a threadblock's begin, in that of a stage."""
@@ -332,9 +336,7 @@ def parameters(
         f"{name}_map": each.encode_for_executor() if each else bytes(BYTES)
         for name, each in config.maps(views).items()
     }
-    for name in (
-        *("pair_tiles", "key_bias", "stats", "first_grad", "second_grad", "mask_sums", "pair_sums"),
-    ):
+    for name in _ARRAYS:
         found[name] = views[name].pointer if name in views else 0
     for i, label in enumerate(("batch", "head", "tile")):
         found[f"pair_stride_{label}"] = tiles.strides[i] if tiles else 0

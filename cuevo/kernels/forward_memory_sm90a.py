@@ -53,8 +53,9 @@ class StageMemory(StageRing):
     def row_elements(self) -> int: ...
 
     @property
-    def stage_scores(self) -> tuple[int, int]:
-        return self.block_queries, self.block_keys
+    def score_step(self) -> tuple[int, int]:
+        """Queries and keys that are computed together, if any of them exists."""
+        return (self.block_queries, self.block_keys)
 
     @property
     def v_at(self) -> int:

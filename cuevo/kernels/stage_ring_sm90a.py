@@ -18,8 +18,8 @@ class StageRing(ABC):
 
     @property
     @abstractmethod
-    def stage_scores(self) -> tuple[int, int]:
-        """The threadblock's own positions, and the streamed ones of a stage."""
+    def score_step(self) -> tuple[int, int]:
+        """Positions of the threadblock, and the streamed ones of a stage."""
 
     @property
     @abstractmethod
@@ -39,7 +39,7 @@ class StageRing(ABC):
     @property
     def operand_row_bytes(self) -> int:
         """Bytes of a streamed operand of one row N in a stage."""
-        return self.stage_scores[1] * self.row_bytes
+        return self.score_step[1] * self.row_bytes
 
     @property
     def operand_bytes(self) -> int:
@@ -54,7 +54,7 @@ class StageRing(ABC):
     @property
     def pair_bytes(self) -> int:
         """Bytes of the pair bias of a stage, in fp32."""
-        own, streamed = self.stage_scores
+        own, streamed = self.score_step
         return 4 * own * streamed if self.pair != "none" else 0
 
     @property

@@ -82,6 +82,8 @@ Settings = _Config | Mapping[str, object] | None
 """A side's configuration, or some of its fields."""
 
 _FLOAT32 = np.dtype(np.float32)
+_IN_BF16 = ("operands", "key_terms")
+"""Of the arrays between kernels; the others are fp32."""
 MOST_TERMS = 64
 """Terms that are added one after the other in a sum of a bias's gradient."""
 
@@ -154,6 +156,11 @@ def _read(config: _Config) -> dict[str, str]:
     if config.by_keys:
         return {"terms": "operands", "key_bias": "key_bias" if config.mask else ""}
     return {"stats": "stats", "terms": "key_terms" if config.mask else ""}
+
+
+def _wanted(made: Sequence[str]) -> str:
+    """What a kernel that makes two arrays, or either, calls those that it is to make."""
+    return "both" if len(made) > 1 else made[0]
 
 
 class _Builder(PlanBuilder):
@@ -302,16 +309,23 @@ class _Builder(PlanBuilder):
         loaded = self.plan.place.load(render(kernel.NAME, kernel.values(config)))
         self.add_launch(kernel.NAME, loaded, config, grid, values, arrays=arrays, queue=queue)
 
+    def _add_read(self, read: set[str], shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+        """Memory for those arrays, of these shapes, that are read; their names."""
+        made = tuple(name for name in shapes if name in read)
+        for name in made:
+            self.add_workspace(name, shapes[name], BFLOAT16 if name in _IN_BF16 else _FLOAT32)
+        return made
+
     def _add_delta(self, read: set[str]) -> None:
         """What kernels need of every query: statistics, or operands, or both."""
         p = self.problem
-        shapes = {"stats": stats_shape, "operands": operands_shape}
-        made = [name for name in shapes if name in read]
-        for name in made:
-            shape = (p.batch, p.rows, p.heads, *shapes[name](self.query_positions))
-            self.add_workspace(name, shape, BFLOAT16 if name == "operands" else _FLOAT32)
-        wanted = "both" if len(made) > 1 else made[0]
-        config = attention_delta_sm70.choose(p.head_dim, p.dtype, p.heads, wanted)
+        outer = (p.batch, p.rows, p.heads)
+        shapes = {
+            "stats": (*outer, *stats_shape(self.query_positions)),
+            "operands": (*outer, *operands_shape(self.query_positions)),
+        }
+        made = self._add_read(read, shapes)
+        config = attention_delta_sm70.choose(p.head_dim, p.dtype, p.heads, _wanted(made))
         views = {name: self.views[name] for name in ("out", "dout", "lse", *made)}
         scale = self.scale if "operands" in made else 1.0
         values = attention_delta_sm70.parameters(config, **views, scale=scale)
@@ -326,15 +340,11 @@ class _Builder(PlanBuilder):
             "key_bias": (*outer, self.key_positions),
             "key_terms": (*outer, 1, *terms_shape(self.key_positions)),
         }
-        made = [name for name in shapes if name in read]
+        made = self._add_read(read, shapes)
         if not made:
             return
-        for name in made:
-            self.add_workspace(name, shapes[name], BFLOAT16 if name == "key_terms" else _FLOAT32)
-        config = key_bias_sm70.Config(
-            mask=p.mask if p.mask != "none" else "bounds",
-            wanted="both" if len(made) > 1 else made[0],
-        )
+        mask = p.mask if p.mask != "none" else "bounds"
+        config = key_bias_sm70.Config(mask=mask, wanted=_wanted(made))
         values = key_bias_sm70.parameters(
             config,
             keys=p.keys,

@@ -301,13 +301,14 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for pair in ("f16", "bf16", "f32"):
         tiles = pair_tiles_sm70.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
-    for dtype, head_dim, width, last, pair in (
-        ("bf16", 8, 16, (0, 0), "none"),
-        ("f16", 32, 32, (0, 0), "f16"),
-        ("bf16", 48, 64, (64, 4), "f32"),
+    for dtype, head_dim, width, last_queries, last_rows, pair in (
+        ("bf16", 8, 16, 0, 0, "none"),
+        ("f16", 32, 32, 0, 0, "f16"),
+        ("bf16", 48, 64, 64, 4, "f32"),
     ):
-        boxes = dict(zip(("last_queries", "last_rows"), last, strict=True))
-        maps = attention_maps_sm90a.Config(head_dim, dtype, width, pair=pair, **boxes)
+        maps = attention_maps_sm90a.Config(
+            head_dim, dtype, width, last_queries=last_queries, last_rows=last_rows, pair=pair
+        )
         name = f"maps-{dtype}-D{head_dim}" + ("" if pair == "none" else f"-tiles-{pair}")
         yield name, attention_maps_sm90a.NAME, attention_maps_sm90a.values(maps)
     for copy in pack_configurations():

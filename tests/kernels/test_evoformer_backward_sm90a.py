@@ -290,36 +290,27 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
 
 @unit
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("problem", "changes", "why"),
     [
-        (dict(block_rows=5), "block_rows must be 1 to 4 times warpgroup_rows = 1, not 5"),
-        (dict(block_rows=2, warpgroup_rows=2), "warpgroup_rows must be 1 on the side of keys"),
-        (dict(block_streamed=48), "block_streamed must be one of (16, 32, 64), not 48"),
-        (dict(stages=1), "stages must be 2 to 16, not 1"),
-        (dict(stages=16), "needs 413968 bytes of shared memory"),
-        (dict(min_blocks=2), "min_blocks must be 1, not 2"),
-        (dict(dtype="f32"), "dtype must be f16 or bf16, not 'f32'"),
+        (PROBLEM, dict(block_rows=5), "block_rows must be 1 to 4 times warpgroup_rows = 1, not 5"),
+        (
+            PROBLEM,
+            dict(block_rows=2, warpgroup_rows=2),
+            "warpgroup_rows must be 1 on the side of keys, not 2",
+        ),
+        (PROBLEM, dict(block_streamed=48), "block_streamed must be one of (16, 32, 64), not 48"),
+        (PROBLEM, dict(stages=1), "stages must be 2 to 16, not 1"),
+        (PROBLEM, dict(stages=16), "needs 413968 bytes of shared memory"),
+        (PROBLEM, dict(min_blocks=2), "min_blocks must be 1, not 2"),
+        (PROBLEM, dict(dtype="f32"), "dtype must be f16 or bf16, not 'f32'"),
+        (QUERIES, dict(block_rows=3), "block_rows must be 1 to 4 times warpgroup_rows = 2, not 3"),
+        (QUERIES, dict(block_streamed=64), "block_streamed must be one of (16, 32), not 64"),
+        (QUERIES, dict(warpgroup_rows=1, stages=2), "stages must be 3 to 16, not 2"),
     ],
     ids=str,
 )
-def test_each_constraint(changes: dict[str, Any], why: str) -> None:
-    config = kernel_90a.choose(PROBLEM, SM_90A)
-    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
-    assert why in found
-
-
-@unit
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (dict(block_rows=3), "block_rows must be 1 to 4 times warpgroup_rows = 2, not 3"),
-        (dict(block_streamed=64), "block_streamed must be one of (16, 32), not 64"),
-        (dict(warpgroup_rows=1, stages=2), "stages must be 3 to 16, not 2"),
-    ],
-    ids=str,
-)
-def test_each_constraint_of_queries(changes: dict[str, Any], why: str) -> None:
-    config = kernel_90a.choose(QUERIES, SM_90A)
+def test_each_constraint(problem: Problem, changes: dict[str, Any], why: str) -> None:
+    config = kernel_90a.choose(problem, SM_90A)
     (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
     assert why in found
 
@@ -412,6 +403,40 @@ def test_tiles_of_the_pair_bias_mask_keys_that_do_not_exist(pair: str, keys: int
     config = kernel_90a.choose(problem, SM_90A)
     assert config.mask == (pair == "none" and keys == 390)
     assert not kernel_90a.violations(config, SM_90A, problem)
+
+
+UNASKED = [(keys, pair) for keys in (65, 96, 97, 150) for pair in ("f32", "none")]
+
+
+@kernel
+@pytest.mark.parametrize(("keys", "pair"), UNASKED)
+def test_calls_that_get_it_unasked(keys: int, pair: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Recorder("sm_90a")
+    check_unasked(keys, pair, place, monkeypatch)
+    sides = [x.values["config"].side for x in place.loaded if x.name.startswith("evoformer_backw")]
+    assert sides == ["queries", "keys"]
+    assert [x.name for x in place.loaded].count(kernel_90a.NAME) == 2
+
+
+@gpu
+@pytest.mark.parametrize(("keys", "pair"), UNASKED)
+def test_calls_that_get_it_unasked_on_a_gpu(
+    executor: DriverExecutor, keys: int, pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_unasked(keys, pair, executor, monkeypatch)
+
+
+def check_unasked(keys: int, pair: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for every gradient, compared with float64."""
+    monkeypatch.setattr(kernel_90a, "prefers_lower_variant", lambda problem, arch: False)
+    case = replace(WIDE, keys=keys, queries=70, rows=5, pair=pair, grads=cases.GRADS)
+    case = replace(case, pair_layout="broadcast H" if keys == 96 else "packed")
+    inputs, call = arguments(case)
+    results = cases.make_results(case)
+    given = [results[key].array if key in results else None for key in ARGUMENTS]
+    cuevo.attention_backward(**call, results=given, device=place)
+    cases.check(case, {key: x.array for key, x in results.items()}, inputs)
+    check_guards(case, results)
 
 
 @kernel
