@@ -5,8 +5,10 @@ beside their own path without a kernel: the result and every gradient.
     PYTHONPATH=clients python tools/try_clients.py
     PYTHONPATH=clients python tools/try_clients.py --device cuda --lengths 384 385 769
 
-It needs torch. Weights and pair representation are random, and residues at the end are padding, as
-in a batch of several lengths. Exits 1 where an error, by norm and relative, is above its limit.
+It needs torch. Weights and pair representation are random, those of layer norms around the 1 and 0
+that they begin with, and residues at the end are padding, as in a batch of several lengths. Errors,
+by norm and relative, are those beside their own path in float32; under autocast, the error of that
+path is printed too. Exits 1 where an error is above its limit, and above that of their own path.
 """
 
 from __future__ import annotations
@@ -124,33 +126,36 @@ def run(module: nn.Module, pair: Any, mask: Any, dout: Any, **options: Any) -> d
 
 def errors(
     client: Client, length: int, starting: bool, half: bool, device: str
-) -> dict[str, float]:
-    """The error of the result and of every gradient."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The error of the result and of every gradient, with cuevo and without a kernel."""
     import torch
     from torch import nn
 
     torch.manual_seed(length)
     kernel = replace(*KERNELS[client.kernel])
     module = client.module(CHANNELS, HEAD_DIM, HEADS, starting=starting)
-    for weight in module.parameters():
-        nn.init.normal_(weight, mean=float(weight.ndim == 1), std=weight.shape[-1] ** -0.5)
+    for name, weight in module.named_parameters():
+        mean = 1.0 if name.endswith("norm.weight") else 0.0
+        nn.init.normal_(weight, mean=mean, std=weight.shape[-1] ** -0.5)
     module.to(device)
     shape = (*client.batch, length, length)
     pair = torch.randn(*shape, CHANNELS).to(device)
     present = torch.arange(length) < length - PADDING
     mask = (present[:, None] & present).expand(shape).float().to(device)
     dout = torch.randn(*shape, CHANNELS).to(device) * mask[..., None]
+    exact = run(module, pair, mask, dout, **client.own)
     with torch.autocast(device, torch.bfloat16) if half else nullcontext():
-        expected = run(module, pair, mask, dout, **client.own)
+        own = run(module, pair, mask, dout, **client.own) if half else exact
         assert not kernel.calls, "their own path called the kernel"
         found = run(module, pair, mask, dout, **client.with_kernel)
     assert kernel.calls == 1, f"{kernel.calls} calls of the kernel"
-    return {name: relative(found[name], x) for name, x in expected.items()}
+    return relative(found, exact), relative(own, exact)
 
 
-def relative(found: Any, expected: Any) -> float:
-    wide = expected.double()
-    return float((found.double() - wide).norm() / wide.norm())
+def relative(found: dict[str, Any], exact: dict[str, Any]) -> dict[str, float]:
+    """The relative error by norm of each tensor."""
+    wide = {name: x.double() for name, x in exact.items()}
+    return {name: float((found[name].double() - x).norm() / x.norm()) for name, x in wide.items()}
 
 
 def trials(clients: list[str], lengths: list[int]) -> Iterator[tuple[str, int, bool, bool]]:
@@ -172,15 +177,19 @@ def main() -> int:
     options = parser.parse_args()
     os.environ["LAYERNORM_TYPE"] = "torch"  # Protenix compiles the other one with nvcc
     worst = 0.0
-    print(f"{'client':23} {'L':>4} node     inputs    result   largest of the gradients")
+    print(f"{'client':23} {'L':>4} node     inputs    result   own      gradient own")
     for client, length, starting, half in trials(options.clients, options.lengths):
-        found = errors(CLIENTS[client], length, starting, half, options.device)
-        result = found.pop("result")
-        name = max(found, key=lambda name: found[name])
-        worst = max(worst, result / FORWARD, found[name] / GRADIENT)
+        found, own = errors(CLIENTS[client], length, starting, half, options.device)
+        shares = {
+            name: error / max(FORWARD if name == "result" else GRADIENT, own[name])
+            for name, error in found.items()
+        }
+        worst = max(worst, *shares.values())
+        name = max(found.keys() - {"result"}, key=lambda name: found[name])
         print(
             f"{client:23} {length:4} {'starting' if starting else 'ending  '} "
-            f"{'autocast' if half else 'float32 '}  {result:.1e}  {found[name]:.1e} {name}",
+            f"{'autocast' if half else 'float32 '}  {found['result']:.1e}  {own['result']:.1e}  "
+            f"{found[name]:.1e}  {own[name]:.1e}  {name}",
             flush=True,
         )
     print(f"the largest error is {worst:.2f} of its limit ({FORWARD:g}; gradients {GRADIENT:g})")

@@ -18,7 +18,7 @@ from helpers.attention_cases import Case
 from helpers.attention_sweep import CASES as ALL
 from helpers.attention_sweep import WHOLE, name
 from helpers.executors import shared
-from helpers.guarded import Strided
+from helpers.guarded import DTYPES, Strided
 from helpers.ledgers import opcodes
 from helpers.spills import objections
 
@@ -246,6 +246,29 @@ def test_rows_that_the_guess_is_none_for(device: str, sums: str, parts: dict[str
 
 
 MASK_AND_PAIR = ((2, 1, 1, 83), (1, 1, 70, 83))
+
+
+@kernel
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("value", [-1e9, 1e9, -1e15], ids=str)
+@pytest.mark.parametrize("head_dim", [8, 24, 32, 64])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_row_of_keys_far_off_is_their_mean(
+    dtype: str, head_dim: int, value: float, device: str
+) -> None:
+    """Beside 1e9 a score below 32, half a unit in its last place, is nothing in fp32."""
+    rng = np.random.default_rng(head_dim)
+    q, k, v = rng.standard_normal((3, 1, 2, 75, 1, head_dim), np.float32)
+    q *= 20.0 / np.abs(np.einsum("bnqhd,bnkhd->bnqk", q, k) * head_dim**-0.5).max()
+    q, k, v = (x.astype(DTYPES[dtype]) for x in (q, k, v))
+    mask = np.full((1, 2, 1, 1, 75), value, np.float32)
+    pair = rng.standard_normal((1, 1, 1, 75, 75), np.float32)
+    found = np.asarray(
+        cuevo.attention(q, k, v, mask_bias=mask, pair_bias=pair, device=device, config={"parts": 2})
+    )
+    mean = np.broadcast_to(v.astype(np.float64).mean(axis=2, keepdims=True), found.shape)
+    error = np.linalg.norm(found.astype(np.float64) - mean) / np.linalg.norm(mean)
+    assert error < cases.TOLERANCE[dtype]
 
 
 @kernel

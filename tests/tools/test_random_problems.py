@@ -62,22 +62,30 @@ def test_right_results_pass(front_end: str, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("one_key", [True, False])
-def test_one_rounding_of_all_probabilities_passes(one_key: bool) -> None:
-    """Where all keys are the same one the rounding of P is that of out; else it cancels out."""
+@pytest.mark.parametrize("same", ["k", "q", None])
+def test_one_rounding_of_all_probabilities_passes(same: str | None) -> None:
+    """Where all keys are the same one, or all results, the rounding of P is that of out; else it
+    cancels out.
+    """
     drawn = (random_problems.draw(3, index, "sim", ["numpy"]) for index in range(400))
-    problem = next(x for x in drawn if x.case.values in ("normal", "small") and x.case.keys > 1)
-    first = problem.inputs["k"].array[:, :, :1]
-    same = lay_out(problem.inputs["k"].array.shape, first.dtype, broadcast=(2,) if one_key else ())
-    store(same.array, np.broadcast_to(first, same.array.shape))
-    problem = replace(problem, inputs={**problem.inputs, "k": same})
-    operands = {name: problem.inputs[name] for name in GRADS if name in problem.inputs}
+    problem = next(
+        x for x in drawn if x.case.values == "normal" and x.case.keys > 1 and x.case.queries > 1
+    )
+    inputs = {name: x for name, x in problem.inputs.items() if name != "pair_bias"}
+    rng = np.random.default_rng(4)
+    for name in "qk":
+        x = inputs[name].array
+        inputs[name] = lay_out(x.shape, x.dtype, broadcast=(2,) if name == same else ())
+        values = rng.standard_normal(x.shape)
+        store(inputs[name].array, values[:, :, :1] if name == same else values)
+    problem = replace(problem, case=replace(problem.case, pair="none"), inputs=inputs)
+    operands = {name: inputs[name] for name in GRADS if name in inputs}
     out, lse = attention_cases.expected(problem.case, operands)
     off = random_problems.ROUNDING[problem.case.dtype]
-    if one_key:
+    if same:
         random_problems.check_result(problem, out * (1.0 + 1.5 * off), lse)
     with pytest.raises(AssertionError, match="relative error"):
-        random_problems.check_result(problem, out * (1.0 + (3.0 if one_key else 1.5) * off), lse)
+        random_problems.check_result(problem, out * (1.0 + (3.0 if same else 1.5) * off), lse)
 
 
 @pytest.mark.kernel
