@@ -19,6 +19,9 @@ from workloads import Workload
 MASKED = 0.1
 """Share of the keys that the mask bias takes out."""
 
+MASKS = ("random", "padding")
+"""Which keys these are: any, or the last ones of each row N, as in a batch of several lengths."""
+
 MASK_VALUE = -1e9
 
 
@@ -80,8 +83,10 @@ class Backend(Clock, Protocol):
         """Give cached memory back between workloads."""
 
 
-def open_backend(*, use_torch: bool = True) -> Backend:
+def open_backend(*, use_torch: bool = True, mask: str = "random") -> Backend:
     """torch's backend if torch is there and sees a device, else that of cuevo's own executor.
+
+    mask : which keys the mask bias of inputs takes out, of `MASKS`.
 
     Raises:
         RuntimeError: no CUDA device.
@@ -93,8 +98,8 @@ def open_backend(*, use_torch: bool = True) -> Backend:
             pass
         else:
             if torch.cuda.is_available():
-                return TorchBackend()
-    return DriverBackend()
+                return TorchBackend(mask)
+    return DriverBackend(mask)
 
 
 class TorchBackend:
@@ -102,10 +107,10 @@ class TorchBackend:
 
     name = "torch"
 
-    def __init__(self) -> None:
+    def __init__(self, mask: str = "random") -> None:
         import torch
 
-        self._torch = torch
+        self._torch, self._pads = torch, mask == "padding"
         torch.cuda.init()
         self.facts = read_facts(torch.cuda.current_device())
 
@@ -120,6 +125,8 @@ class TorchBackend:
 
         shape = (1, rows, length, heads, workload.head_dim)
         chance = torch.rand((1, rows, 1, 1, length), device="cuda", generator=generator)
+        if self._pads:
+            chance = chance.sort(descending=True).values
         lowest = max(MASK_VALUE, torch.finfo(kind).min)
         return Inputs(
             normal(*shape),
@@ -174,7 +181,7 @@ class DriverBackend:
 
     name = "cuevo.executors.driver"
 
-    def __init__(self) -> None:
+    def __init__(self, mask: str = "random") -> None:
         from cuevo.errors import CuevoError
         from cuevo.executors.driver import executor
 
@@ -182,6 +189,7 @@ class DriverBackend:
             self._executor = executor(0)
         except CuevoError as error:
             raise RuntimeError(str(error)) from error
+        self._pads = mask == "padding"
         self.facts = read_facts(0)
 
     def inputs(self, workload: Workload, dtype: str, seed: int) -> Inputs:
@@ -199,6 +207,8 @@ class DriverBackend:
 
         shape = (1, rows, length, heads, workload.head_dim)
         chance = generator.random((1, rows, 1, 1, length))
+        if self._pads:
+            chance = -np.sort(-chance)
         lowest = max(MASK_VALUE, float(ml_dtypes.finfo(kind).min))
         return Inputs(
             normal(*shape),

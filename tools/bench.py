@@ -46,7 +46,7 @@ from typing import Any
 
 import host_calls
 import jax_calls
-from backends import Backend, open_backend
+from backends import MASKS, Backend, open_backend
 from checks import Expected, relative_errors
 from checks import relative_error as relative_error
 from checks import spread as spread
@@ -85,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--host", action="store_true", help="only the host time of torch's operators, both passes")
     add("--jax", action="store_true", help="only calls through JAX, and their kernels alone")
     add("--dtype", choices=["bf16", "fp16"], default="bf16", help="of inputs and output")
+    add("--mask", choices=MASKS, default="random", help="which keys the mask bias takes out")
     add("--fp32-pair", action="store_true", help="the pair bias is fp32, whatever the inputs are")
     add("--quick", action="store_true", help=f"few workloads, {QUICK_REPEATS} repeats")
     add(
@@ -144,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 0
     try:
-        backend = open_backend()
+        backend = open_backend(mask=arguments.mask)
     except RuntimeError as error:
         print(f"bench.py: {error}", file=sys.stderr)
         return 1

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from backends import Backend, open_backend
+from backends import MASKS, Backend, open_backend
 from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, warm_up
 from machine import circumstances
 from measure import host_microseconds
@@ -172,6 +172,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("other", type=Path, help="a folder with another cuevo/ and ptx/")
     for name in ("forward", "backward"):
         parser.add_argument(f"--{name}", action="append", metavar="W", help="only this workload")
+    parser.add_argument(
+        "--mask", choices=MASKS, default="random", help="which keys the mask bias takes out"
+    )
     parser.add_argument("--json", type=Path, help="where everything is written, too")
     arguments = parser.parse_args(argv)
     some = arguments.forward or arguments.backward
@@ -183,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        backend = open_backend()
+        backend = open_backend(mask=arguments.mask)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1

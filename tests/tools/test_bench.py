@@ -202,7 +202,7 @@ def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(
     capsys, monkeypatch, tmp_path, warmed
 ):
     path = tmp_path / "run.json"
-    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "open_backend", lambda **_: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     command = ["--workload=2,1,40,16", "--repeats=2", "--config=stages=2", f"--json={path}"]
     assert bench.main(command) == 0
@@ -225,7 +225,7 @@ def test_a_run_measures_cuevo_prints_a_table_and_writes_everything(
 @pytest.mark.kernel
 def test_a_pair_bias_that_is_packed_has_the_time_of_that(capsys, monkeypatch, tmp_path, warmed):
     path = tmp_path / "run.json"
-    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "open_backend", lambda **_: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     command = ["--workload=2,2,17,8", "--repeats=1", "--biases=pair", f"--json={path}"]
     assert bench.main([*command, "--pair-layout=head-last"]) == 0
@@ -256,7 +256,7 @@ def test_a_pair_bias_on_a_device_is_packed_alone(executor):
 
 @pytest.mark.kernel
 def test_a_run_with_a_configuration_that_cannot_be_is_exit_code_1(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "open_backend", lambda **_: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     command = ["--workload=2,1,16,16", "--repeats=1", "--biases=none", "--config=stages=99"]
     assert bench.main(command) == 1
@@ -268,7 +268,7 @@ def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(
     capsys, monkeypatch, tmp_path, warmed
 ):
     path = tmp_path / "run.json"
-    monkeypatch.setattr(bench, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(bench, "open_backend", lambda **_: HostBackend(tick=1.0))
     monkeypatch.setattr(bench, "host_microseconds", lambda entrant, clock, calls: 12.5)
     changes = "keys.stages=2,queries.min_blocks=1"
     command = ["--direction=backward", "--workload=2,1,40,16", "--repeats=1", f"--json={path}"]
@@ -300,7 +300,7 @@ def test_a_backward_run_measures_cuevo_with_each_set_of_gradients(
 
 @pytest.mark.unit
 def test_a_machine_without_a_device_is_a_sentence(capsys, monkeypatch):
-    def nothing():
+    def nothing(**_: object):
         raise RuntimeError("there is no device cuda:0")
 
     monkeypatch.setattr(bench, "open_backend", nothing)

@@ -59,7 +59,7 @@ def test_a_folder_that_holds_none(tmp_path: Path) -> None:
 def test_a_difference_is_seen(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compare, "open_backend", lambda: HostBackend(tick=1.0))
+    monkeypatch.setattr(compare, "open_backend", lambda **_: HostBackend(tick=1.0))
     monkeypatch.setattr(compare, "REPEATS", 1)
     monkeypatch.setattr(compare, "HOST_CALLS", 1)
     monkeypatch.setattr(compare, "INPUT_SETS", 1)
