@@ -200,7 +200,7 @@ typedef struct pair_tiles_params {
     float bias_scale; /* 1 / scale */
 } pair_tiles_params;
 
-void pair_tiles_sm70(const pair_tiles_params params);
+void pair_tiles_sm90(const pair_tiles_params params);
 
 /* Gradients of the forward kernel's operands: of k and v and the mask, or of q and the pair bias. */
 typedef struct evoformer_backward_params {

@@ -15,7 +15,7 @@ import numpy as np
 from cuevo import reference
 from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.cuda.tensor_map import TensorMap
-from cuevo.kernels import pair_tiles_sm70
+from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.backward import padded, stats_shape, terms_shape
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
@@ -299,9 +299,9 @@ def _attention_maps(
     tiles: dict[str, int | float] | None = None
     pairs: Pairs = {}
     if config.pair != "none":
-        own = pair_tiles_sm70.Config(config.pair, config.block_keys)
+        own = pair_tiles_sm90.Config(config.pair, config.block_keys)
         of_tiles, pairs = _tiles_problem(own, rng)
-        tiles = pair_tiles_sm70.parameters(**of_tiles, bias_scale=2.0)
+        tiles = pair_tiles_sm90.parameters(**of_tiles, bias_scale=2.0)
         views += of_tiles.values()
     values = module.parameters(expected[:3], to=made.ctypes.data, tiles=tiles)
     grid = config.grid(prod(views[-1].shape[:4]) if tiles else 0)
@@ -322,7 +322,7 @@ def _pair_tiles(
 
 
 def _tiles_problem(
-    config: pair_tiles_sm70.Config, rng: np.random.Generator
+    config: pair_tiles_sm90.Config, rng: np.random.Generator
 ) -> tuple[dict[str, ArrayView], Pairs]:
     """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles. Of
     the tiles of keys one is whole, with rows of which two elements are read at a time.

@@ -13,7 +13,7 @@ from cuevo.arrays import ArrayView, packed
 from cuevo.executors import Executor
 from cuevo.executors.assembling import assembling
 from cuevo.executors.bound import bind
-from cuevo.kernels import attention_maps_sm90a, evoformer_forward_sm90a, pair_tiles_sm70
+from cuevo.kernels import attention_maps_sm90a, evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.ops.operation import Operation
 from cuevo.ops.plan import Launch, Plan
@@ -61,7 +61,7 @@ class BoundPlan:
         mapped = [x for x in plan.every_launch if isinstance(x.addresses, MappedAddresses)]
         tiles: Launch | None = None
         for launch in plan.every_launch:
-            if mapped and launch.name == pair_tiles_sm70.NAME:
+            if mapped and launch.name == pair_tiles_sm90.NAME:
                 tiles = launch  # made beside the maps
                 continue
             if launch in mapped:

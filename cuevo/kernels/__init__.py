@@ -23,7 +23,7 @@ from cuevo.kernels import (
     gemm_sm90a,
     key_bias_sm70,
     pack_sm70,
-    pair_tiles_sm70,
+    pair_tiles_sm90,
     partial_sums_sm70,
 )
 
@@ -45,7 +45,7 @@ _REGISTRY = MappingProxyType(
             attention_maps_sm90a,
             key_bias_sm70,
             pack_sm70,
-            pair_tiles_sm70,
+            pair_tiles_sm90,
             partial_sums_sm70,
             gemm_sm90a,
             gemm_sm80,

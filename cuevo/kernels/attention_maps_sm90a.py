@@ -8,7 +8,7 @@ from typing import Any
 
 from cuevo.architectures import Architecture
 from cuevo.cuda.tensor_map import BYTES, TensorMap
-from cuevo.kernels import pair_tiles_sm70
+from cuevo.kernels import pair_tiles_sm90
 from cuevo.toolchain.header import load_header
 
 __all__ = [
@@ -123,18 +123,18 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
     if bool(c.last_queries) != bool(c.last_rows):
         yield f"last_queries and last_rows must both be 0 or neither, not {c.last_rows} rows"
     if c.pair != "none":
-        yield from pair_tiles_sm70.violations(pair_tiles_sm70.Config(c.pair, c.block_keys), arch)
+        yield from pair_tiles_sm90.violations(pair_tiles_sm90.Config(c.pair, c.block_keys), arch)
 
 
 def parameters(
     maps: Sequence[TensorMap], *, to: int, tiles: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The parameter block of a launch that writes maps of q, k and v to address `to`, by field
-    name; tiles: that of `pair_tiles_sm70`.
+    name; tiles: that of `pair_tiles_sm90`.
     """
     q, k, v = maps
     if tiles is None:
-        tiles = {field.name: 0 for field in load_header().kernels[pair_tiles_sm70.NAME].fields}
+        tiles = {field.name: 0 for field in load_header().kernels[pair_tiles_sm90.NAME].fields}
     return {
         "q": q.pointer,
         "k": k.pointer,

@@ -480,7 +480,7 @@ def parameters(
 
     problem : that of the launch, whose queries may be some of q's, from `first_query` on.
 
-    pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm70` makes it.
+    pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it.
     """
     return {
         "q_map": config.q_map(q).encode_for_executor(),

@@ -11,7 +11,7 @@ from math import prod
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
-from cuevo.kernels import pack_sm70, pair_tiles_sm70
+from cuevo.kernels import pack_sm70, pair_tiles_sm90
 from cuevo.kernels.forward import BIAS_BYTES, Problem
 from cuevo.ops.plan import Launch, PlanBuilder, check_grid
 from cuevo.toolchain.template import render
@@ -160,19 +160,19 @@ def tile_pair_bias(
             shape=(*source.shape[:3], *source.shape[:2:-1]),
             strides=(*source.strides[:3], *source.strides[:2:-1]),
         )
-    own = pair_tiles_sm70.Config(pair, block[1])
+    own = pair_tiles_sm90.Config(pair, block[1])
     shape = own.shape(source, block[0])
     builder.add_workspace(name, shape)
     tiles = builder.views[name]
     if shape[0] != source.shape[0]:
         tiles = replace(tiles, strides=(0, *tiles.strides[1:]))
         builder.substitute(name, name, tiles)
-    values = pair_tiles_sm70.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
-    loaded = builder.plan.place.load(render(pair_tiles_sm70.NAME, pair_tiles_sm70.values(own)))
+    values = pair_tiles_sm90.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
+    loaded = builder.plan.place.load(render(pair_tiles_sm90.NAME, pair_tiles_sm90.values(own)))
     grid = own.grid(shape)
     check_grid(grid)
     arrays = {"pair_tiles": name}
-    builder.add_launch(pair_tiles_sm70.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
+    builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
 
 
 def pack_dout(builder: PlanBuilder) -> None:

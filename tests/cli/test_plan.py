@@ -116,7 +116,7 @@ def test_a_call_on_hopper_has_its_tiles(capsys: pytest.CaptureFixture[str]) -> N
     large = ("--problem", "1,512,8,512,32", "--pair", "own")
     report = planned(capsys, "attention", *large)
     assert [x["kernel"] for x in report["launches"]] == [
-        "pair_tiles_sm70",
+        "pair_tiles_sm90",
         "evoformer_forward_sm90a",
     ]
     assert report["workspace_bytes"] > 0

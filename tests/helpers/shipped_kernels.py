@@ -40,7 +40,7 @@ from cuevo.kernels import (
     gemm_sm90a,
     key_bias_sm70,
     pack_sm70,
-    pair_tiles_sm70,
+    pair_tiles_sm90,
     partial_sums_sm70,
     registry,
 )
@@ -299,8 +299,8 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         name = f"sums-{out_dtype}-width{sums.width}-terms{sums.terms}-threads{sums.row_threads}"
         yield name, partial_sums_sm70.NAME, partial_sums_sm70.values(sums)
     for pair in ("f16", "bf16", "f32"):
-        tiles = pair_tiles_sm70.Config(pair)
-        yield f"pair-tiles-{pair}", pair_tiles_sm70.NAME, pair_tiles_sm70.values(tiles)
+        tiles = pair_tiles_sm90.Config(pair)
+        yield f"pair-tiles-{pair}", pair_tiles_sm90.NAME, pair_tiles_sm90.values(tiles)
     for dtype, head_dim, width, last_queries, last_rows, pair in (
         ("bf16", 8, 16, 0, 0, "none"),
         ("f16", 32, 32, 0, 0, "f16"),

@@ -64,7 +64,7 @@ INSTANCES = [
     ("key_bias_sm70", "mask=f32 wanted=both"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
-    ("pair_tiles_sm70", "pair=f16"),
+    ("pair_tiles_sm90", "pair=f16"),
     ("partial_sums_sm70", "out_dtype=f16 width=2 terms=3"),
 ]
 """Name and settings."""

@@ -465,5 +465,5 @@ def test_a_pair_bias_that_only_tiles_are_made_of_is_not_packed() -> None:
     cases.check(case, named(found), inputs)
     assert [x.name for x in place.loaded] == [
         *("attention_delta_sm70", "key_bias_sm70", "evoformer_backward_sm90a"),
-        *("pair_tiles_sm70", "partial_sums_sm70"),
+        *("pair_tiles_sm90", "partial_sums_sm70"),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import evoformer_forward_sm90a, pair_tiles_sm70
+from cuevo.kernels import evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
@@ -127,7 +127,7 @@ def formulas() -> Iterator[str]:
     )
     pair, tiles = array_in_c("pair_bias"), array_in_c("tiles")
     own = _TILES.symbols()
-    stand = stand_in(pair_tiles_sm70.Config, own)
+    stand = stand_in(pair_tiles_sm90.Config, own)
     queries: Any = input_int("block_queries")
     yield values_function(
         "tiles_shape",
@@ -142,8 +142,8 @@ def formulas() -> Iterator[str]:
     yield fields_function(
         "tiles_fields",
         "const cuevo_array *pair_bias, const cuevo_array *tiles, double scale",
-        load_header().kernels[pair_tiles_sm70.NAME],
-        lambda: pair_tiles_sm70.parameters(
+        load_header().kernels[pair_tiles_sm90.NAME],
+        lambda: pair_tiles_sm90.parameters(
             pair_bias=pair, pair_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
         ),
     )
@@ -173,8 +173,8 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 ragged = replace(problem, queries=final.block_queries + 1)
                 row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
                 if pair != "none":
-                    own = pair_tiles_sm70.Config(pair, final.block_keys)
-                    kernel = instances.add(pair_tiles_sm70, own, arch)
+                    own = pair_tiles_sm90.Config(pair, final.block_keys)
+                    kernel = instances.add(pair_tiles_sm90, own, arch)
                     tiles.add(_TILES.row(kernel, own, TYPES[pair]))
             tilings.append(row)
         if count := len(tilings) - first:

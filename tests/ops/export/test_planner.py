@@ -210,7 +210,7 @@ def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
 
 EXPECTED = {
     "forward": {
-        *("evoformer_forward_sm80", "evoformer_forward_sm90a", "pair_tiles_sm70", "pack_sm70"),
+        *("evoformer_forward_sm80", "evoformer_forward_sm90a", "pair_tiles_sm90", "pack_sm70"),
         "short",
     },
     "backward": {

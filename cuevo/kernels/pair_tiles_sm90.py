@@ -1,4 +1,4 @@
-"""Host half of ``ptx/pair_tiles_sm70.ptx``: the pair bias, divided by the scale, in the order of
+"""Host half of ``ptx/pair_tiles_sm90.ptx``: the pair bias, divided by the scale, in the order of
 the accumulators of wgmma.
 """
 
@@ -20,9 +20,9 @@ __all__ = [
     "violations",
 ]
 
-NAME = "pair_tiles_sm70"
+NAME = "pair_tiles_sm90"
 SUMMARY = "the pair bias of any strides in tiles, in the order of the accumulators of wgmma"
-MINIMUM_ARCH = 70
+MINIMUM_ARCH = 90
 
 _TILE_QUERIES = 64
 
