@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import combinations, product
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,18 @@ def every(case: Callable[..., _Case], /, **values: Iterable[object]) -> Iterator
     """A case for each combination of the values of its fields."""
     for chosen in product(*values.values()):
         yield case(**dict(zip(values, chosen, strict=True)))
+
+
+def some(case: Callable[..., _Case], share: float, /, **values: Sequence[object]) -> list[_Case]:
+    """A share of those, chosen at random, always the same; no others are made."""
+    sizes = [len(found) for found in values.values()]
+    count = prod(sizes)
+    chosen = np.random.default_rng(0).choice(count, round(share * count), replace=False)
+    places = zip(*np.unravel_index(np.sort(chosen), sizes), strict=True)
+    return [
+        case(**{name: found[i] for (name, found), i in zip(values.items(), place, strict=True)})
+        for place in places
+    ]
 
 
 def covering(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from itertools import combinations
 
 import pytest
-from helpers.covering import covering, every
+from helpers.covering import covering, every, some
 
 pytestmark = pytest.mark.unit
 
@@ -54,3 +54,13 @@ def test_the_cheapest_of_equals() -> None:
 def test_the_same_seed_gives_the_same_cases() -> None:
     assert covering(CASES) == covering(CASES)
     assert covering(CASES, seed=1) != covering(CASES)
+
+
+@pytest.mark.unit
+def test_some_of_all_cases_are_the_same_ones_each_time() -> None:
+    fields_of = dict(a=range(7), b="wxyz", c=(False, True), d=[(i, -i) for i in range(5)])
+    found = some(Case, 0.1, **fields_of)
+    assert len(set(found)) == len(found) == 28
+    assert set(found) < set(every(Case, **fields_of))
+    assert found == some(Case, 0.1, **fields_of)
+    assert set(some(Case, 1.0, **fields_of)) == set(every(Case, **fields_of))
