@@ -1,9 +1,11 @@
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from backends import pool_peak_bytes
+from backends import MASKED, DriverBackend, pool_peak_bytes
+from workloads import Workload
 
 pytestmark = pytest.mark.unit
 
@@ -61,3 +63,15 @@ def test_a_driver_that_refuses_is_an_error(monkeypatch):
     monkeypatch.setattr(driver, "cuDeviceGetMemPool", lambda device: refused)
     with pytest.raises(RuntimeError, match="memory pool of CUDA device 0: CUDA_ERROR_NOT_SUPP"):
         pool_peak_bytes(0, lambda: None, lambda: None)
+
+
+@pytest.mark.parametrize("pads", [False, True])
+def test_a_mask_takes_out_keys_at_random_or_the_last_ones(monkeypatch, pads):
+    monkeypatch.setattr(DriverBackend, "_upload", lambda self, array: array)
+    backend = DriverBackend.__new__(DriverBackend)
+    backend._pads = pads
+    masked = backend.inputs(Workload(20, 1, 300, 8), "bf16", 0).mask_bias.astype(np.float32) < 0.0
+    assert abs(masked.mean() - MASKED) < 0.02
+    begins = (masked[..., 1:] > masked[..., :-1]).sum(axis=-1)
+    ends = (masked[..., 1:] < masked[..., :-1]).sum(axis=-1)
+    assert (begins.max() == 1 and ends.max() == 0) if pads else (begins.min() > 5)
