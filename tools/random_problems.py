@@ -322,16 +322,15 @@ def check_result(problem: Problem, out: np.ndarray, lse: np.ndarray | None) -> N
         # Such values are for the backward pass: of scores so far from 0 fp32 leaves little.
         sums = np.abs(problem.inputs["lse"].array)
         slack = np.expm1(SCORE_ERROR * sums[np.isfinite(sums)].max(initial=0.0))
-    exact, _ = attention_cases.expected(case, operands)
-    if _is_the_same(problem.inputs["k"].array) or _is_the_same(exact):
+    if _is_the_same(problem.inputs["k"].array) or _is_the_same(out):
         slack += ROUNDING[case.dtype]
     plain = case if not case.values.startswith("nan d") else replace(case, values="normal")
     attention_cases.check(plain, out, lse, operands, slack)
 
 
 def _is_the_same(x: np.ndarray) -> bool:
-    """Whether an array [B, N, L, H, D] has the same at every position L."""
-    return bool((x == x[:, :, :1]).all())
+    """Whether an array [B, N, L, H, D] has the same at every one of several positions L."""
+    return x.shape[2] > 1 and bool((x == x[:, :, :1]).all())
 
 
 def check_same(problem: Problem, results: Results, again: Results) -> None:
