@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any
 
 from backends import Backend, Inputs
-from cuevo.ops.tuning.measure import Clock, Entrant, warm_up
+from cuevo.ops.tuning.measure import Clock, Entrant, turns, warm_up
 from machine import circumstances
 from measure import host_microseconds
 from peers import arguments_of, heads_first
 from report import print_rows
 from workloads import Workload
 
-ROUNDS = 5
+ROUNDS = 33
+"""Each contender is the first of a round three times, so that all meet the same before them."""
 CALLS = 8
 """In a burst: few enough for the driver's launch queue never to be full."""
 DEFAULT = Workload(128, 4, 128, 32)
@@ -82,9 +83,9 @@ def host_times(named: Mapping[str, Callable[[], Any]], clock: Clock) -> dict[str
     for entrant in entrants.values():
         warm_up(entrant, clock)
     times: dict[str, list[float]] = {name: [] for name in named}
-    for _ in range(ROUNDS):
-        for name, entrant in entrants.items():
-            times[name].append(host_microseconds(entrant, clock, CALLS))
+    for names in turns([*entrants], ROUNDS):
+        for name in names:
+            times[name].append(host_microseconds(entrants[name], clock, CALLS))
     return times
 
 

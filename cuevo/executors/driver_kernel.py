@@ -45,18 +45,23 @@ class _Block(threading.local):
         """
 
 
-def _early_launch(numbers: Sequence[int], stream: cuda.CUstream) -> cuda.CUlaunchConfig:
-    """A launch that may begin before the one in front of it has ended."""
-    early = cuda.CUlaunchAttribute()
-    early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    early.value.programmaticStreamSerializationAllowed = 1
+def _launch_config(
+    numbers: Sequence[int], stream: cuda.CUstream, *, early: bool
+) -> cuda.CUlaunchConfig:
+    """Of a launch with these extents of grid and block and this much dynamic shared memory; an
+    `early` one may begin before the one in front of it has ended.
+    """
     config = cuda.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = numbers[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = numbers[3:6]
     config.sharedMemBytes = numbers[6]
     config.hStream = stream
-    config.attrs = [early]
-    config.numAttrs = 1
+    if early:
+        allowed = cuda.CUlaunchAttribute()
+        allowed.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        allowed.value.programmaticStreamSerializationAllowed = 1
+        config.attrs = [allowed]
+        config.numAttrs = 1
     return config
 
 
@@ -223,12 +228,9 @@ class DriverKernel:
                 "a grid and a block are three integers each, not negative and below 2**32; got "
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
-        # A stream object: the bindings would make one of the handle in each launch.
         queue = cuda.CUstream(stream)
-        if self._waits_itself:
-            config = _early_launch(numbers, queue)
-            return partial(cuda.cuLaunchKernelEx, config, self.function, params.kernel_params, 0)
-        return partial(cuda.cuLaunchKernel, self.function, *numbers, queue, params.kernel_params, 0)
+        config = _launch_config(numbers, queue, early=self._waits_itself)
+        return partial(cuda.cuLaunchKernelEx, config, self.function, params.kernel_params, 0)
 
     def _launch_error(self, status: Any, shape: Shape, stream: int) -> DriverError:
         grid, block, shared_bytes = shape

@@ -1,6 +1,6 @@
 """`evoformer_attention`: its checks, and the way that a call goes."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from itertools import compress
 from typing import Any
@@ -12,10 +12,8 @@ from torch.autograd import forward_ad
 from cuevo.arrays import Addresses, Guarded, Pick
 from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_scale, check_shapes
-from cuevo.ops.backward import OPERATION as BACKWARD
-from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.torch import calls
-from cuevo.torch.kinds import Run, repeat
+from cuevo.torch.kinds import Gradients, Out, repeat_backward, repeat_forward
 from cuevo.torch.operators import differentiate, operator, refuse_forward_mode
 from cuevo.torch.sharding import attend_in_shards, is_sharded
 
@@ -61,13 +59,11 @@ def evoformer_attention(
             kinds = _FORWARD.get(key, ())
         except (AttributeError, TypeError):  # no tensor, or a symbolic size
             kinds = ()
-        for pick, is_like, known in kinds:
+        for pick, is_like, run in kinds:
             if is_like(*pick(operands)) and forward_ad._current_level < 0:
-                record, run = known
-                if record is not None:
-                    return record(q, k, v, mask_bias, pair_bias)
-                if results := run(operands):
-                    return results[0]
+                out = run(q, k, v, mask_bias, pair_bias)
+                if out is not None:
+                    return out
     return _attend(operands, scale, key)
 
 
@@ -90,7 +86,7 @@ def _attend(operands: tuple[Any, Any, Any, Any, Any], scale: float | None, key: 
         cast: tuple[Any, Any, Any, Any, Any] = _autocast(*operands)
         is_recorded = torch.is_grad_enabled() and _any_requires_grad(*cast)
         if is_recorded:
-            out: Tensor = _function(scale).apply(*cast)
+            out: Tensor = _first(scale).apply(*cast)
         else:
             out = calls.forward(*cast, scale, with_lse=False)[0]
         if key and not torch.is_autocast_enabled(out.device.type):
@@ -146,51 +142,53 @@ def _any_requires_grad(q: Tensor, k: Tensor, v: Tensor, mask_bias: Any, pair_bia
     )
 
 
-class _Attention(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
-    """The way of tensors with memory, but for the forward pass: see `_recorded`."""
-
-    @staticmethod
-    def backward(ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
-        saved: Any = ctx.saved_tensors
-        if torch.compiler.is_compiling() or torch.is_grad_enabled():
-            return differentiate(ctx, dout)
-        operands = (dout, *saved)
-        scale, needed = getattr(ctx, "scale", None), ctx.needs_input_grad
-        key = (dout.numel(), saved[-2] is None, saved[-1] is None, scale, needed)
-        for pick, is_like, run in _BACKWARD.get(key, ()):
-            is_known = is_like(*pick(operands)) and forward_ad._current_level < 0
-            if is_known and (grads := run(operands)):
-                found = iter(grads)
-                return tuple([next(found) if wanted else None for wanted in needed])
-        if not _is_eager(operands):
-            return differentiate(ctx, dout)
-        results = calls.backward(*operands, scale=scale, needed=needed)
-        options = (scale, tuple(compress(GRADS, needed)), None, None)
-        dtypes = [x.dtype for x in results if x is not None]
-        _BACKWARD.keep(key, operands, partial(repeat, BACKWARD, operands, options, dtypes))
-        return tuple(results)
+def _first_forward(scale: float | None, ctx: Any, *operands: Any) -> Tensor:
+    """The forward pass of calls of no kind that is known."""
+    q, k, v, mask_bias, pair_bias = operands
+    out, lse = calls.forward(q, k, v, mask_bias, pair_bias, scale, with_lse=True)
+    ctx.save_for_backward(*operands, out, lse)
+    return out
 
 
-def _recorded(run: Run, scale: float | None) -> Any:
-    """The Function of the calls that `run` makes; where it makes none, it is done without. What
-    the calls of a kind have in common is no argument of it: each costs torch time.
-    """
+def _backward(scale: float | None, ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
+    q, k, v, mask_bias, pair_bias, out, lse = ctx.saved_tensors
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return _by_operator(scale, ctx, dout)
+    operands = (dout, q, k, v, out, lse, mask_bias, pair_bias)
+    needed = ctx.needs_input_grad
+    key = (dout.numel(), mask_bias is None, pair_bias is None, scale, needed)
+    for pick, is_like, run in _BACKWARD.get(key, ()):
+        is_known = is_like(*pick(operands)) and forward_ad._current_level < 0
+        if is_known and (grads := run(operands)):
+            found = iter(grads)
+            return tuple([next(found) if wanted else None for wanted in needed])
+    if not _is_eager(operands):
+        return _by_operator(scale, ctx, dout)
+    results = calls.backward(*operands, scale=scale, needed=needed)
+    options = (scale, tuple(compress(GRADS, needed)), None, None)
+    dtypes = [x.dtype for x in results if x is not None]
+    _BACKWARD.keep(key, operands, partial(repeat_backward, operands, options, dtypes))
+    return tuple(results)
 
-    def forward(ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Tensor:
-        operands = (q, k, v, mask_bias, pair_bias)
-        out, lse = run(operands) or calls.forward(*operands, scale, with_lse=True)
-        ctx.save_for_backward(q, k, v, out, lse, mask_bias, pair_bias)
-        if scale is not None:  # a context without attributes is made faster
-            ctx.scale = scale
-        return out
 
-    return type("_Attention", (_Attention,), {"forward": staticmethod(forward)})
+def _by_operator(scale: float | None, ctx: Any, dout: Any) -> tuple[Tensor | None, ...]:
+    ctx.scale = scale
+    return differentiate(ctx, dout)
 
 
 @lru_cache(maxsize=64)
-def _function(scale: float | None) -> Any:
+def _first(scale: float | None) -> Any:
     """The Function of calls of no kind that is known."""
-    return _recorded(lambda operands: None, scale)
+    return _function(partial(_first_forward, scale), scale)
+
+
+def _function(forward: Callable[..., Tensor | None], scale: float | None) -> Any:
+    """The Function of calls of one kind. What they have in common is no argument of it: each costs
+    torch time.
+    """
+    backward = staticmethod(partial(_backward, scale))
+    passes = {"forward": staticmethod(forward), "backward": backward}
+    return type("_Attention", (torch.autograd.Function,), passes)
 
 
 def _repeat(
@@ -200,18 +198,21 @@ def _repeat(
     is_recorded: bool,
     pick: Pick,
     addresses: Addresses,
-) -> tuple[Any, Run] | None:
-    """What records forward passes like one that has been made, if that was, and runs them."""
+) -> Out | None:
+    """What runs, and records, forward passes like one that has been made, if that was."""
     dtypes = (dtype, torch.float32) if is_recorded else (dtype,)
-    run = repeat(FORWARD, operands, (scale, is_recorded, None), dtypes, pick, addresses)
-    if run is None or not is_recorded:
-        return run and (None, run)
+    run = repeat_forward(operands, scale, dtypes)
+    if run is None:
+        return None
+    if not is_recorded:
+        return partial(run, None)
     # What `apply` calls where no transform is active, and no operand is left of one.
-    return super(torch.autograd.Function, _recorded(run, scale)).apply, run
+    record: Out = super(torch.autograd.Function, _function(run, scale)).apply
+    return record
 
 
-_FORWARD: Guarded[tuple[Any, Run]] = Guarded()
-_BACKWARD: Guarded[Run] = Guarded()
+_FORWARD: Guarded[Out] = Guarded()
+_BACKWARD: Guarded[Gradients] = Guarded()
 
 
 def _autocast(q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Any:

@@ -97,7 +97,7 @@ backward_op.register_fake(_gradients)
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *operands, scale = inputs
     out, lse = output
-    ctx.save_for_backward(*operands[:3], out, lse, *operands[3:])
+    ctx.save_for_backward(*operands, out, lse)
     ctx.scale = scale
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
@@ -116,8 +116,9 @@ def differentiate(ctx: Any, dout: Tensor | None, dlse: None = None) -> tuple[Ten
             "cuevo.torch.evoformer_attention: is_grads_batched and vectorize of torch.autograd are "
             "not implemented; torch.func.vmap of what torch.func.vjp gives is"
         )
+    q, k, v, mask_bias, pair_bias, out, lse = ctx.saved_tensors
     results = _operator(_Backward, backward_op)(
-        dout, *ctx.saved_tensors, getattr(ctx, "scale", None), " ".join(wanted)
+        dout, q, k, v, out, lse, mask_bias, pair_bias, ctx.scale, " ".join(wanted)
     )
     found = dict(zip(wanted, results, strict=True))
     return (*(found.get(name) for name in GRADS), None)

@@ -73,20 +73,19 @@ class Launches:
             return SUCCESS, *self.parameters[index]
         return cuda.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0
 
-    def launch(self, function: Any, *numbers: Any) -> Any:
+    def launch(self, config: Any, function: Any, kernel_params: int, extra: int) -> Any:
         self.before()
-        *shape, shared_bytes, stream, kernel_params, extra = numbers
         block = ctypes.cast(kernel_params, ctypes.POINTER(ctypes.c_void_p))[0]
         self.seen.append(
             (
-                tuple(shape[:3]),
-                tuple(shape[3:]),
-                shared_bytes,
-                int(stream),
+                (config.gridDimX, config.gridDimY, config.gridDimZ),
+                (config.blockDimX, config.blockDimY, config.blockDimZ),
+                config.sharedMemBytes,
+                int(config.hStream),
                 ctypes.string_at(block, 32),
             )
         )
-        assert (int(function), extra) == (4096, 0)
+        assert (int(function), config.numAttrs, extra) == (4096, 0, 0)
         return (self.answers.pop(0) if self.answers else SUCCESS,)
 
     def unload(self, loaded: str) -> Any:
@@ -123,7 +122,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Launches:
         "cuFuncGetAttribute": launches.attribute,
         "cuFuncSetAttribute": launches.set_attribute,
         "cuFuncGetParamInfo": launches.parameter,
-        "cuLaunchKernel": launches.launch,
+        "cuLaunchKernelEx": launches.launch,
         "cuGetErrorName": lambda status: (SUCCESS, status.name.encode()),
         "cuGetErrorString": lambda status: (SUCCESS, b"the driver's text"),
     }.items():
@@ -328,12 +327,12 @@ def test_a_struct_that_the_driver_has_elsewhere_is_packed_from_its_begin(
     fake.parameters = [(48, kernel.params.size)]
     seen: list[bytes] = []
 
-    def launch(function: Any, *numbers: Any) -> Any:
-        pointers = ctypes.cast(numbers[-2], ctypes.POINTER(ctypes.c_void_p))
+    def launch(config: Any, function: Any, kernel_params: int, extra: int) -> Any:
+        pointers = ctypes.cast(kernel_params, ctypes.POINTER(ctypes.c_void_p))
         seen.append(ctypes.string_at(pointers[0], kernel.params.size))
         return (SUCCESS,)
 
-    monkeypatch.setattr(cuda, "cuLaunchKernel", launch)
+    monkeypatch.setattr(cuda, "cuLaunchKernelEx", launch)
     load_fake(kernel).launch((1, 1, 1), (1, 1, 1), 0, bytes(range(kernel.params.size)))
     assert seen == [bytes(range(kernel.params.size))]
 
@@ -348,13 +347,13 @@ def test_every_parameter_of_a_text_has_its_place(
     fake.parameters = [(0, 1), (8, 8), (16, 4)]
     seen: list[list[bytes]] = []
 
-    def launch(function: Any, *numbers: Any) -> Any:
-        pointers = ctypes.cast(numbers[-2], ctypes.POINTER(ctypes.c_void_p))
+    def launch(config: Any, function: Any, kernel_params: int, extra: int) -> Any:
+        pointers = ctypes.cast(kernel_params, ctypes.POINTER(ctypes.c_void_p))
         sizes = enumerate(size for _, size in fake.parameters)
         seen.append([ctypes.string_at(pointers[i], size) for i, size in sizes])
         return (SUCCESS,)
 
-    monkeypatch.setattr(cuda, "cuLaunchKernel", launch)
+    monkeypatch.setattr(cuda, "cuLaunchKernelEx", launch)
     load_fake(kernel).launch((1, 1, 1), (1, 1, 1), 0, bytes(range(20)))
     assert seen == [[b"\0", bytes(range(8, 16)), bytes(range(16, 20))]]
     fake.parameters = []
