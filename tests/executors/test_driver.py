@@ -301,23 +301,25 @@ def test_torch_captures_a_call(executor: Any, small: Any) -> None:
     torch = pytest.importorskip("torch")
     from cuevo.cuda.stream import resolve_stream
 
-    x = torch.ones(256, device="cuda")
-    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        seen = view(x)
-        queue = resolve_stream(None, [seen])
-        assert queue == torch.cuda.current_stream().cuda_stream
-        out = executor.empty((256,), FLOAT, queue)
-        small.add(executor, seen, seen, out, 1.0, queue)
-        tensor = torch.from_dlpack(out)
-        doubled = 2 * tensor
-    for value in (3.0, 5.0):
-        x.fill_(value)
-        graph.replay()
+    # A library that works on several devices may have left another one than the first current.
+    with torch.cuda.device(0):
+        x = torch.ones(256, device="cuda")
         torch.cuda.synchronize()
-        assert set(tensor.tolist()) == {2 * value}
-        assert set(doubled.tolist()) == {4 * value}
+        with torch.cuda.graph(graph):
+            seen = view(x)
+            queue = resolve_stream(None, [seen])
+            assert queue == torch.cuda.current_stream().cuda_stream
+            out = executor.empty((256,), FLOAT, queue)
+            small.add(executor, seen, seen, out, 1.0, queue)
+            tensor = torch.from_dlpack(out)
+            doubled = 2 * tensor
+        for value in (3.0, 5.0):
+            x.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert set(tensor.tolist()) == {2 * value}
+            assert set(doubled.tolist()) == {4 * value}
 
 
 # Events
