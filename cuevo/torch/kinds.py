@@ -49,7 +49,7 @@ def repeat_forward(
     new_here, new_there = found.new_here, found.new_there
     like_out, *like_lse = found.results
 
-    # Every name and every loop costs time that can be measured here, so that there are few.
+    # A call costs little more than this: each loop and function in it would show in the whole.
     def run(ctx: Any, q: Any, k: Any, v: Any, mask_bias: Any, pair_bias: Any) -> Tensor | None:
         table = [0, q.data_ptr(), k.data_ptr(), v.data_ptr()]
         if mask_bias is not None:
