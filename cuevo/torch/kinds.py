@@ -45,8 +45,7 @@ def repeat_forward(
         return None
     enter, leave = found.context.enter, found.context.leave
     current_stream, queue = found.current_stream, found.queue
-    nbytes, workspace = found.nbytes, found.workspace
-    new_here, new_there = found.new_here, found.new_there
+    new_here, new_there, workspace = found.new_here, found.new_there, found.workspace
     like_out, *like_lse = found.results
 
     # A call costs little more than this: each loop and function in it would show in the whole.
@@ -67,7 +66,7 @@ def repeat_forward(
                 lse = new(*like_lse[0])
                 table.append(lse.data_ptr())
                 ctx.save_for_backward(q, k, v, mask_bias, pair_bias, out, lse)
-            memory = new(*workspace) if nbytes else None
+            memory = new(*workspace) if workspace else None
             address = None if memory is None else memory.data_ptr()
             queue(table, current_stream() or LEGACY_DEFAULT, address)
             return out
@@ -96,8 +95,8 @@ def repeat_backward(
         return None
     enter, leave = found.context.enter, found.context.leave
     current_stream, queue = found.current_stream, found.queue
-    nbytes, workspace = found.nbytes, found.workspace
-    new_here, new_there, likes = found.new_here, found.new_there, found.results
+    new_here, new_there, workspace = found.new_here, found.new_there, found.workspace
+    likes = found.results
 
     def run(operands: Sequence[Any]) -> list[Tensor] | None:
         table = [0, *addresses(pick(operands))]
@@ -108,7 +107,7 @@ def repeat_backward(
             new = new_there if entered else new_here
             results = [new(*like) for like in likes]
             table += addresses(results)
-            memory = new(*workspace) if nbytes else None
+            memory = new(*workspace) if workspace else None
             address = None if memory is None else memory.data_ptr()
             queue(table, current_stream() or LEGACY_DEFAULT, address)
             return results
@@ -133,9 +132,8 @@ class _Found:
     """For a thread in that context."""
     current_stream: Callable[[], int]
     results: list[_Like]
-    nbytes: int
-    workspace: _Like
-    """Of `nbytes`. It is from torch's own cache of memory, which would not know of another pool."""
+    workspace: _Like | None
+    """It is from torch's own cache of memory, which would not know of another pool."""
     new_here: _New
     """Makes tensors on the device of the current context."""
     new_there: _New
@@ -156,7 +154,7 @@ def _find(
         (x.shape, tuple([step // x.dtype.itemsize for step in x.strides]), dtype)
         for x, dtype in zip(arrays, dtypes, strict=True)
     ]
-    device = operands[0].device
+    nbytes, device = plan.workspace_bytes, operands[0].device
 
     def new_there(shape: Any, strides: Any, dtype: Any) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=dtype, device=device)
@@ -166,8 +164,7 @@ def _find(
         plan.queue_in_context,
         torch_streams(plan.ordinal),
         results,
-        plan.workspace_bytes,
-        ((plan.workspace_bytes,), (1,), torch.uint8),
+        ((nbytes,), (1,), torch.uint8) if nbytes else None,
         _new_here or new_there,
         new_there,
     )
