@@ -14,7 +14,7 @@ from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_memory_sm90a import StageMemory
-from cuevo.kernels.forward_works_sm90a import WorkList, has_many_tiles
+from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last, has_many_tiles
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.kernels.operand_rows_sm90a import OperandRows
 
@@ -107,7 +107,9 @@ class Config(OperandRows, StageMemory, WorkList):
     "added", instructions, of unrounded ones.
     """
     blocks: int = 132
-    """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
+    """Threadblocks of a launch, at most: one for each multiprocessor of the device, or of those
+    that a launch beside it leaves.
+    """
     again_words: int = 128
     """Words of 32 bits that note which works of a threadblock are to be done again, where
     references are guessed.
@@ -442,17 +444,24 @@ class Part(NamedTuple):
     first_query: int
 
 
-def parts(config: Config, problem: Problem) -> Iterator[Part]:
+def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterator[Part]:
     """The launches that serve `problem`: a last tile of 64 queries or fewer has its own, with tiles
-    of 64, where others have more.
+    of 64, where others have more. If these run `together`, each has some of the multiprocessors,
+    where that is better.
     """
     whole, rest = divmod(problem.queries, config.block_queries)
     if not (whole and 0 < rest <= 64 < config.block_queries):
         yield Part(config, problem, 0)
         return
-    first = whole * config.block_queries
-    yield Part(config, replace(problem, queries=first), 0)
-    yield Part(_low(config), replace(problem, queries=rest), first)
+    first, low = whole * config.block_queries, _low(config)
+    problems = [replace(problem, queries=queries) for queries in (first, rest)]
+    if together:
+        works = config.works(problems[0]), low.works(problems[1])
+        if blocks := blocks_of_last(config.blocks, config.cluster, config.head_dim, *works):
+            low = replace(low, blocks=blocks)
+            config = replace(config, blocks=config.blocks - blocks)
+    yield Part(config, problems[0], 0)
+    yield Part(low, problems[1], first)
 
 
 def _low(config: Config) -> Config:

@@ -8,10 +8,14 @@ from math import ceil, gcd
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["WorkList", "has_many_tiles"]
+__all__ = ["WorkList", "blocks_of_last", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
+_LAST = 7
+"""Tenths of a work's time that one of a last tile of 64 queries takes where k and v are in L2 for
+others, too; else it takes all of it.
+"""
 _MANY_TILE_BYTES = 2**25
 _LONG_SCORES = 2**29
 """From which on a call is limited by power, of which what comes from memory takes a part, more than
@@ -21,9 +25,30 @@ _LINE_ELEMENTS = 64
 """Of 16 bits, in a line of 128 bytes, which is what TMA has L2 fetch."""
 
 
+def blocks_of_last(blocks: int, cluster: int, head_dim: int, works: int, last_works: int) -> int:
+    """How many of a device's threadblocks take the works of a last tile of 64 queries, where others
+    take those of whole tiles meanwhile, for both to end at a time: they read the same k and v,
+    which come from memory once if they do so together. 0: it is better if each has all of the
+    device, one launch after the other; with an odd multiple of 8 as head dim it always was.
+    """
+    if head_dim % 16:
+        return 0
+    clusters = blocks // cluster
+    least = max(_LAST * last_works * clusters // (10 * works + _LAST * last_works), 1)
+    best, fewest = 0, 10 * (ceil(works / clusters) + ceil(last_works / clusters)) - 1
+    for share in (least, least + 1, least + 2):
+        rest = max(clusters - share, 1)
+        rounds = max(10 * ceil(works / rest), _LAST * ceil(last_works / share))
+        if rounds <= fewest:
+            best, fewest = cluster * share, rounds
+    return best
+
+
 def has_many_tiles(problem: Problem) -> bool:
     """Whether the tiles of the pair bias are more than L2 keeps beside all else."""
-    return 4 * problem.scores // problem.rows >= _MANY_TILE_BYTES
+    # Queries may be those of a launch that has some of them.
+    tile_bytes = 4 * problem.batch * problem.heads * problem.keys * problem.keys
+    return tile_bytes >= _MANY_TILE_BYTES
 
 
 class WorkList(ABC):

@@ -228,13 +228,14 @@ def _add_mapped_launch(
     tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     context = place.context if isinstance(place, DriverExecutor) else None
-    parts = list(kernel.parts(chosen, problem))
     plan = builder.plan
-    # Where there are two, threadblocks of one begin while the last ones of the other end.
-    together = len(parts) > 1 and plan.parts
-    queues = [plan.beside, plan.after] if together else [plan.launches] * len(parts)
+    # Two that follow a launch run beside each other; where nobody knows addresses, one by one.
+    together = bool(plan.parts) and place.knows_addresses
+    parts = list(kernel.parts(chosen, problem, together=together))
+    beside = together and len(parts) > 1
+    queues = [plan.beside, plan.after] if beside else [plan.launches] * len(parts)
     for part, queue in zip(parts, queues, strict=True):
-        if part.config != chosen:
+        if replace(part.config, blocks=chosen.blocks) != chosen:
             loaded, _ = load(kernel, part.config, place, fixed=True)
         values = kernel.parameters(
             part.config,

@@ -346,6 +346,31 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
 
 @unit
 @pytest.mark.parametrize(
+    ("rows", "length", "head_dim", "expected"),
+    [
+        (384, 769, 32, [120, 12]),
+        (300, 301, 32, [103, 29]),
+        (512, 520, 64, [112, 20]),  # clusters of two
+        (64, 400, 32, [132, 132]),  # two whole rounds and one are as short
+        (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors
+        (256, 384, 32, [132]),
+    ],
+)
+def test_a_last_tile_has_some_of_the_multiprocessors(
+    rows: int, length: int, head_dim: int, expected: list[int]
+) -> None:
+    problem = Problem(1, rows, 4, length, length, head_dim, "bf16", "bf16", "bf16")
+    config = kernel_90a.choose(problem, SM_90A)
+    parts = list(kernel_90a.parts(config, problem, together=True))
+    assert [x.config.blocks for x in parts] == expected
+    assert all(x.config.grid(x.problem)[0] <= x.config.blocks for x in parts)
+    one_by_one = kernel_90a.parts(config, problem)
+    assert {x.config.blocks for x in one_by_one} == {132}
+    assert all(x.config.blocks % x.config.cluster == 0 for x in parts)
+
+
+@unit
+@pytest.mark.parametrize(
     ("rows", "blocks", "alone"), [(256, 132, 28), (256, 66, 0), (255, 132, 20), (9, 132, 24)]
 )
 def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) -> None:

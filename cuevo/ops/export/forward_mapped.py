@@ -11,6 +11,7 @@ from cuda.bindings import driver
 from cuevo.architectures import Architecture
 from cuevo.kernels import evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
+from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
     PROBLEM,
@@ -104,7 +105,19 @@ def formulas() -> Iterator[str]:
         f"{given}, {ARCHITECTURE}",
         lambda: _KERNEL.cost(config(), _KERNEL.speed(columns["cluster"], x), x, arch),  # type: ignore[arg-type]
     )
-    yield number_function("mapped_blocks", f"{given}, {ARCHITECTURE}", lambda: config().grid(x)[0])
+    # What follows is of a launch that has so many of the multiprocessors.
+    blocks: Any = input_int("blocks")
+    launch = f"{given}, int64_t blocks"
+    yield number_function("mapped_works", given, lambda: config().works(x))
+    yield number_function("mapped_blocks", launch, lambda: config(blocks=blocks).grid(x)[0])
+    counts: Any = {
+        name: input_int(name) for name in ("blocks", "cluster", "head_dim", "works", "last_works")
+    }
+    yield number_function(
+        "blocks_of_last",
+        ", ".join(f"int64_t {name}" for name in counts),
+        lambda: blocks_of_last(**counts),
+    )
     array: Any = array_in_c("source")
     yield values_function(
         "map_axes", "const cuevo_array *source", lambda: [*chain(*_KERNEL.Config.map_axes(array))]
@@ -114,11 +127,10 @@ def formulas() -> Iterator[str]:
     first: Any = input_int("first_query")
     yield fields_function(
         "mapped_fields",
-        f"{given}, {ARCHITECTURE}, {declared(names)}, cuevo_type type, double scale, "
-        "int64_t first_query",
+        f"{launch}, {declared(names)}, cuevo_type type, double scale, int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
-            config(dtype=dtype_in_c("type")),
+            config(dtype=dtype_in_c("type"), blocks=blocks),
             x,
             **arrays,
             scale=float_in_c("scale"),
