@@ -22,7 +22,6 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import cuevo
@@ -122,11 +121,9 @@ def measure(
     stock = Inventory(backend, max(sizes, key=lambda size: size.length))
     make = getattr(stock, direction)
     entrants: dict[str, Entrant] = {}
-    # At its power limit a device takes some 100 ms to find its clock: neighbours of a length are to
-    # be of all lengths.
-    mixed = list(product(sizes, kinds))
-    Random(0).shuffle(mixed)
-    for size, kind in mixed:
+    # At its power limit a device takes some 100 ms to find its clock: the turns' mixed order makes
+    # neighbours of all lengths.
+    for size, kind in product(sizes, kinds):
         progress(f"{direction} {size}, {kind}")
         entrants[f"{kind} {size.length}"] = entrant = Entrant([make(size, kind)])
         warm_up(entrant, backend)

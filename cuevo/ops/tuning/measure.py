@@ -1,9 +1,9 @@
 """Timing: interleaved calls between device events, and medians.
 
-Rules: warm-up stays out of the figure; contenders take turns call by call, so that clocks and
-temperature are the same for all; the input set changes with every call, so that no call finds its
-inputs in the L2 cache; the device is kept busy ahead of each turn, so that no gap between two
-launches falls between a pair of events.
+Rules: warm-up stays out of the figure; contenders take turns call by call, in mixed order, so that
+clocks and temperature are the same for all; the input set changes with every call, so that no call
+finds its inputs in the L2 cache; the device is kept busy ahead of each turn, so that no gap between
+two launches falls between a pair of events.
 """
 
 import math
@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 __all__ = ["Clock", "Entrant", "Times", "input_sets", "time_interleaved", "turns", "warm_up"]
@@ -73,16 +74,19 @@ def warm_up(entrant: Entrant, clock: Clock, rounds: int = 2) -> None:
 
 
 def turns(entrants: Sequence[str], repeats: int) -> list[tuple[str, ...]]:
-    """The order of each round: everybody once. The first of a round, which meets a device that has
-    waited, is the next contender; where there are more contenders than rounds, one further on, so
-    that the first of all rounds are spread over all of them.
+    """The order of each round: everybody once, so that nobody always follows the same one, which
+    may leave the device cool or hot. The first of a round, which meets a device that has waited, is
+    the next contender; where there are more contenders than rounds, one further on, so that the
+    first of all rounds are spread over all of them.
     """
-    names = tuple(entrants)
-    step = max(1, len(names) // max(1, repeats))
-    return [
-        names[start:] + names[:start]
-        for start in (turn * step % max(1, len(names)) for turn in range(repeats))
-    ]
+    step, mixed = max(1, len(entrants) // max(1, repeats)), Random(0)
+    rounds = []
+    for turn in range(repeats):
+        start = turn * step % max(1, len(entrants))
+        others = [*entrants[:start], *entrants[start + 1 :]]
+        mixed.shuffle(others)
+        rounds.append((*entrants[start : start + 1], *others))
+    return rounds
 
 
 def time_interleaved(
