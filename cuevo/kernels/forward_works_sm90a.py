@@ -31,14 +31,14 @@ def blocks_of_last(blocks: int, cluster: int, head_dim: int, works: int, last_wo
     which come from memory once if they do so together. 0: it is better if each has all of the
     device, one launch after the other; with an odd multiple of 8 as head dim it always was.
     """
-    if head_dim % 16:
-        return 0
     clusters = blocks // cluster
+    if head_dim % 16 or clusters < 2:
+        return 0
     least = max(_LAST * last_works * clusters // (10 * works + _LAST * last_works), 1)
     best, fewest = 0, 10 * (ceil(works / clusters) + ceil(last_works / clusters)) - 1
-    for share in (least, least + 1, least + 2):
-        rest = max(clusters - share, 1)
-        rounds = max(10 * ceil(works / rest), _LAST * ceil(last_works / share))
+    for more in range(3):
+        share = min(least + more, clusters - 1)
+        rounds = max(10 * ceil(works / (clusters - share)), _LAST * ceil(last_works / share))
         if rounds <= fewest:
             best, fewest = cluster * share, rounds
     return best

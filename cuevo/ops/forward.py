@@ -235,8 +235,9 @@ def _add_mapped_launch(
     beside = together and len(parts) > 1
     queues = [plan.beside, plan.after] if beside else [plan.launches] * len(parts)
     for part, queue in zip(parts, queues, strict=True):
-        if replace(part.config, blocks=chosen.blocks) != chosen:
-            loaded, _ = load(kernel, part.config, place, fixed=True)
+        # An instance is the same on any number of multiprocessors.
+        if (own := replace(part.config, blocks=chosen.blocks)) != chosen:
+            loaded, _ = load(kernel, own, place, fixed=True)
         values = kernel.parameters(
             part.config,
             part.problem,

@@ -54,6 +54,7 @@ class Device(ctypes.Structure):
         ("architecture", ctypes.c_int),
         ("multiprocessors", ctypes.c_int),
         ("encoder", ctypes.c_void_p),
+        ("two_streams", ctypes.c_int),
     )
 
 

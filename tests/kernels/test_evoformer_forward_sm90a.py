@@ -2,6 +2,7 @@
 the kernel does not serve, and how it is asked for.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -367,6 +368,17 @@ def test_a_last_tile_has_some_of_the_multiprocessors(
     one_by_one = kernel_90a.parts(config, problem)
     assert {x.config.blocks for x in one_by_one} == {132}
     assert all(x.config.blocks % x.config.cluster == 0 for x in parts)
+
+
+@unit
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 5, 7, 132])
+def test_no_launch_of_two_is_without_multiprocessors(blocks: int, cluster: int) -> None:
+    config = Config(32, blocks=blocks, cluster=cluster)
+    for queries, rows in itertools.product((129, 192, 300, 1100), (1, 4, 50)):
+        problem = replace(PROBLEM, queries=queries, rows=rows)
+        found = [x.config.blocks for x in kernel_90a.parts(config, problem, together=True)]
+        assert min(found) >= cluster and (sum(found) == blocks or set(found) == {blocks})
 
 
 @unit

@@ -74,7 +74,7 @@ def compare(planner: Planner, seed: int, direction: str) -> list[str]:
     else:
         views, call = backward_of(drawing, views, scale, workspace)
         plan = c_planner.backward_plan(views, scale, arch)
-    device = Device(limits.number, limits.multiprocessors, c_planner.ENCODER)
+    device = Device(limits.number, limits.multiprocessors, c_planner.ENCODER, 1)
     status, found = planner.plan(device, call)
     assert status == 0, (seed, status, found.wrong)
     theirs = c_planner.launched(plan, views, workspace)
@@ -183,6 +183,21 @@ def test_a_last_tile_is_beside_the_others_where_both_follow_a_launch(
 
 
 @pytest.mark.unit
+def test_on_one_stream_each_launch_has_all_of_the_device(planner: Planner) -> None:
+    drawing, order = Drawing(0), (0, 1, 2, 3, 4)
+    shapes = dict.fromkeys(("q", "k", "v", "pair_bias", "out"), (1, 512, 320, 4, 32))
+    shapes["pair_bias"] = (1, 1, 4, 320, 320)
+    views = {name: drawing.array(shape, "bf16", order) for name, shape in shapes.items()}
+    shared, call = on_hopper(planner, views), forward_of(views, 0.2, 1 << 30)
+    status, found = planner.plan(Device(90, 132, c_planner.ENCODER), call)
+    alone = planner.launches(found)
+    assert status == 0
+    blocks = [[each.grid[0] for each in launches[-2:]] for launches in (alone, shared)]
+    assert blocks[0] == [132, 132] and sum(blocks[1]) == 132
+    assert [each.config for each in alone] == [each.config for each in shared]
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(("rows", "heads"), [(16, 8), (6, 3), (700, 3)])
 def test_a_large_pair_bias_has_its_heads_in_the_same_sets(
     planner: Planner, rows: int, heads: int
@@ -199,7 +214,7 @@ def test_a_large_pair_bias_has_its_heads_in_the_same_sets(
 
 def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
     """The launches of a forward pass, which are Python's."""
-    device, call = Device(90, 132, c_planner.ENCODER), forward_of(views, 0.2, 1 << 30)
+    device, call = Device(90, 132, c_planner.ENCODER, 1), forward_of(views, 0.2, 1 << 30)
     status, found = planner.plan(device, call)
     assert status == 0, found.wrong
     ours = planner.launches(found)

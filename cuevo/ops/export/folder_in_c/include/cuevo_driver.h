@@ -34,6 +34,7 @@ static inline CUresult cuevo_describe(CUdevice device, cuevo_device *found)
         result = cuDeviceGetAttribute(&found->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     found->architecture = 10 * major + minor;
     found->encoder = cuevo_encode;
+    found->two_streams = 0;
     return result;
 }
 

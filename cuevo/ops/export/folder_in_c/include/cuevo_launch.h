@@ -57,6 +57,8 @@ typedef struct cuevo_device {
     int architecture;      /* 10 * major + minor of its compute capability */
     int multiprocessors;
     cuevo_encoder encoder; /* needed on architecture 90 alone; null: kernels without tensor maps run there */
+    int two_streams;       /* whether launches that are CUEVO_BESIDE are given another stream: such a pair of a forward
+                            * pass shares the multiprocessors, and one after the other would take twice as long */
 } cuevo_device;
 
 /* out = softmax(q . k^T * scale + mask_bias + pair_bias) . v */
@@ -112,7 +114,8 @@ enum {
 };
 
 /* When a launch may begin: those of a plan are in their order, on one stream. Where there is another stream,
- * those BESIDE may go there once the FIRST are done, and what follows waits for both. */
+ * those BESIDE may go there once the FIRST are done, and what follows waits for both; they have to where the device
+ * has two_streams. */
 typedef enum cuevo_queue { CUEVO_FIRST = 0, CUEVO_BESIDE, CUEVO_AFTER } cuevo_queue;
 
 typedef struct cuevo_launch {

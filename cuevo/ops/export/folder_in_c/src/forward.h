@@ -153,7 +153,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     }
     /* Beside each other, where there are launches that both follow. */
     together = parts == 2 && plan->count;
-    if (together)
+    if (together && arch->two_streams)
         of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, mapped_works(whole, &served[0]),
                                  mapped_works(low, &served[1]));
     for (i = 0; i < parts; i++) {

@@ -17,6 +17,7 @@ typedef struct architecture {
     int is_own;     /* whether that is the device's: kernels with what only it has run there */
     int64_t shared_per_multiprocessor;
     int64_t multiprocessors;
+    int two_streams;
 } architecture;
 
 typedef struct problem {
@@ -103,6 +104,7 @@ static cuevo_status find_architecture(const cuevo_device *device, architecture *
             found->is_own = device->architecture == served[i].by;
             found->shared_per_multiprocessor = served[i].shared_per_multiprocessor;
             found->multiprocessors = device->multiprocessors;
+            found->two_streams = device->two_streams;
             return CUEVO_OK;
         }
     return CUEVO_NO_ARCHITECTURE;
