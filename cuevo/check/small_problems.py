@@ -92,7 +92,8 @@ def _forward(
     if hasattr(config, "blocks") and config.block_queries > _LOW_TILE:
         queries += _LOW_TILE  # a shorter last tile has an instance of its own
     ends = config.mask != "none" and not full
-    whole_keys = config.block_keys * getattr(config, "stages", 2)
+    laps = max(getattr(config, "stages", 2), getattr(config, "mask_ahead", 0))
+    whole_keys = config.block_keys * laps
     shape = (BATCH, rows, queries, HEADS, config.head_dim)
 
     def computed(keys: int, growth: float, scale: float) -> Pairs:

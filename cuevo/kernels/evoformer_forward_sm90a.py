@@ -107,9 +107,7 @@ class Config(OperandRows, StageMemory, WorkList):
     "added", instructions, of unrounded ones.
     """
     blocks: int = 132
-    """Threadblocks of a launch, at most: one for each multiprocessor of the device, or of those
-    that a launch beside it leaves.
-    """
+    """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
     again_words: int = 128
     """Words of 32 bits that note which works of a threadblock are to be done again, where
     references are guessed.
@@ -199,6 +197,11 @@ class Config(OperandRows, StageMemory, WorkList):
     def lane_keys(self) -> int:
         """Keys of a stage that a lane of a mask warp looks after."""
         return self.block_keys // 32
+
+    @property
+    def mask_ahead(self) -> int:
+        """Stages whose masks a mask warp loads at a time; a power of two."""
+        return 4
 
     @property
     def stored_queries(self) -> int:
@@ -442,6 +445,8 @@ class Part(NamedTuple):
     config: Config
     problem: Problem
     first_query: int
+    blocks: int
+    """Threadblocks of it, at most."""
 
 
 def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterator[Part]:
@@ -451,17 +456,16 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
     """
     whole, rest = divmod(problem.queries, config.block_queries)
     if not (whole and 0 < rest <= 64 < config.block_queries):
-        yield Part(config, problem, 0)
+        yield Part(config, problem, 0, config.blocks)
         return
     first, low = whole * config.block_queries, _low(config)
     problems = [replace(problem, queries=queries) for queries in (first, rest)]
+    blocks = 0
     if together:
         works = config.works(problems[0]), low.works(problems[1])
-        if blocks := blocks_of_last(config.blocks, config.cluster, config.head_dim, *works):
-            low = replace(low, blocks=blocks)
-            config = replace(config, blocks=config.blocks - blocks)
-    yield Part(config, problems[0], 0)
-    yield Part(low, problems[1], first)
+        blocks = blocks_of_last(config.blocks, config.cluster, config.head_dim, *works)
+    yield Part(config, problems[0], 0, config.blocks - blocks)
+    yield Part(low, problems[1], first, blocks or low.blocks)
 
 
 def _low(config: Config) -> Config:
@@ -484,10 +488,13 @@ def parameters(
     pair_tiles: ArrayView | None = None,
     lse: ArrayView | None = None,
     first_query: int = 0,
+    blocks: int | None = None,
 ) -> dict[str, Any]:
     """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
 
     problem : that of the launch, whose queries may be some of q's, from `first_query` on.
+
+    blocks : threadblocks of the launch, at most, as `WorkList.grid` has them.
 
     pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it.
     """
@@ -505,6 +512,7 @@ def parameters(
             pair_tiles=pair_tiles,
             lse=lse,
             first_query=first_query,
+            blocks=blocks,
         ),
     }
 
@@ -519,12 +527,13 @@ def unmapped_fields(
     pair_tiles: ArrayView | None,
     lse: ArrayView | None,
     first_query: int,
+    blocks: int | None = None,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps."""
     # The C planner has an array of tiles in any case, of no strides where there are none.
     is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
     numbering = config.numbering(
-        problem, config.heads_of_set(problem) if is_tiled else problem.heads
+        problem, config.heads_of_set(problem) if is_tiled else problem.heads, blocks
     )
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,

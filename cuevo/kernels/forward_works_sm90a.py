@@ -107,18 +107,22 @@ class WorkList(ABC):
         works, clusters = self.works(problem), self.clusters(blocks)
         return works // clusters + _ALONE if self.alone(problem, blocks) else ceil(works / clusters)
 
-    def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Threadblocks of a launch, which share the works."""
-        alone = self.alone(problem, self.blocks)
-        works = self.works(problem) + alone * (self.block_rows - 1)
-        clusters = min(works, self.clusters(self.blocks))
-        return (clusters * self.cluster, 1, 1)
+    def grid(self, problem: Problem, blocks: int | None = None) -> tuple[int, int, int]:
+        """Threadblocks of a launch, which share the works; `blocks` at most, or those of the
+        device.
+        """
+        most = self.blocks if blocks is None else blocks
+        works = self.works(problem) + self.alone(problem, most) * (self.block_rows - 1)
+        return (min(works, self.clusters(most)) * self.cluster, 1, 1)
 
-    def numbering(self, problem: Problem, set_heads: int) -> dict[str, int]:
-        """How works are numbered, as fields of the parameter block."""
+    def numbering(
+        self, problem: Problem, set_heads: int, blocks: int | None = None
+    ) -> dict[str, int]:
+        """How works are numbered in such a launch, as fields of the parameter block."""
         groups, tiles = self.extents(problem.rows, problem.queries)
         sets = problem.heads // set_heads
-        works, alone = self.works(problem), self.alone(problem, self.blocks)
+        works = self.works(problem)
+        alone = self.alone(problem, self.blocks if blocks is None else blocks)
         return {
             "works": works + alone * (self.block_rows - 1),
             "first_alone": works - alone,

@@ -235,9 +235,8 @@ def _add_mapped_launch(
     beside = together and len(parts) > 1
     queues = [plan.beside, plan.after] if beside else [plan.launches] * len(parts)
     for part, queue in zip(parts, queues, strict=True):
-        # An instance is the same on any number of multiprocessors.
-        if (own := replace(part.config, blocks=chosen.blocks)) != chosen:
-            loaded, _ = load(kernel, own, place, fixed=True)
+        if part.config != chosen:
+            loaded, _ = load(kernel, part.config, place, fixed=True)
         values = kernel.parameters(
             part.config,
             part.problem,
@@ -249,12 +248,13 @@ def _add_mapped_launch(
             mask_bias=views.get("mask_bias"),
             pair_tiles=views.get("pair_tiles"),
             first_query=part.first_query,
+            blocks=part.blocks,
         )
         builder.add_launch(
             kernel.NAME,
             loaded,
             part.config,
-            part.config.grid(part.problem),
+            part.config.grid(part.problem, part.blocks),
             values,
             arrays={f"{name}_map": name for name in ("q", "k", "v", "out")},
             addresses=kernel.addresses(part.config, q, k, v, views["out"], context=context),

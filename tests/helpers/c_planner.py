@@ -18,7 +18,7 @@ from cuda.bindings import driver
 
 from cuevo.arrays import ArrayView
 from cuevo.cuda.tensor_map import TensorMap
-from cuevo.kernels import evoformer_forward_sm90a, gemm_mma
+from cuevo.kernels import gemm_mma
 from cuevo.ops import backward_plan as backward
 from cuevo.ops import dispatch, forward, gemm_problem, packing, product
 from cuevo.ops.export.folder import planner
@@ -394,13 +394,9 @@ def launched(plan: Plan, given: Mapping[str, ArrayView], workspace: int) -> list
 
 
 def _instance(config: Any) -> Any:
-    """What a folder has in the place of a configuration: one instance for all splits of k, and for
-    launches on any number of multiprocessors.
-    """
+    """What a folder has in the place of a configuration: one instance for all splits of k."""
     if isinstance(config, gemm_mma.Config):
         return replace(config, splits=min(config.splits, 2))
-    if isinstance(config, evoformer_forward_sm90a.Config):
-        return replace(config, blocks=evoformer_forward_sm90a.Config.blocks)
     return config
 
 

@@ -363,11 +363,13 @@ def test_a_last_tile_has_some_of_the_multiprocessors(
     problem = Problem(1, rows, 4, length, length, head_dim, "bf16", "bf16", "bf16")
     config = kernel_90a.choose(problem, SM_90A)
     parts = list(kernel_90a.parts(config, problem, together=True))
-    assert [x.config.blocks for x in parts] == expected
-    assert all(x.config.grid(x.problem)[0] <= x.config.blocks for x in parts)
-    one_by_one = kernel_90a.parts(config, problem)
-    assert {x.config.blocks for x in one_by_one} == {132}
-    assert all(x.config.blocks % x.config.cluster == 0 for x in parts)
+    assert [x.blocks for x in parts] == expected
+    assert all(x.config.grid(x.problem, x.blocks)[0] <= x.blocks for x in parts)
+    assert all(x.blocks % x.config.cluster == 0 for x in parts)
+    one_by_one = list(kernel_90a.parts(config, problem))
+    assert {x.blocks for x in one_by_one} == {132}
+    # A plan's choice is one that a call can be given.
+    assert [x.config for x in one_by_one] == [x.config for x in parts]
 
 
 @unit
@@ -377,7 +379,7 @@ def test_no_launch_of_two_is_without_multiprocessors(blocks: int, cluster: int) 
     config = Config(32, blocks=blocks, cluster=cluster)
     for queries, rows in itertools.product((129, 192, 300, 1100), (1, 4, 50)):
         problem = replace(PROBLEM, queries=queries, rows=rows)
-        found = [x.config.blocks for x in kernel_90a.parts(config, problem, together=True)]
+        found = [x.blocks for x in kernel_90a.parts(config, problem, together=True)]
         assert min(found) >= cluster and (sum(found) == blocks or set(found) == {blocks})
 
 

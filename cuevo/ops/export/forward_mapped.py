@@ -109,7 +109,7 @@ def formulas() -> Iterator[str]:
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"
     yield number_function("mapped_works", given, lambda: config().works(x))
-    yield number_function("mapped_blocks", launch, lambda: config(blocks=blocks).grid(x)[0])
+    yield number_function("mapped_blocks", launch, lambda: config().grid(x, blocks)[0])
     counts: Any = {
         name: input_int(name) for name in ("blocks", "cluster", "head_dim", "works", "last_works")
     }
@@ -130,11 +130,12 @@ def formulas() -> Iterator[str]:
         f"{launch}, {declared(names)}, cuevo_type type, double scale, int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
-            config(dtype=dtype_in_c("type"), blocks=blocks),
+            config(dtype=dtype_in_c("type")),
             x,
             **arrays,
             scale=float_in_c("scale"),
             first_query=first,
+            blocks=blocks,
         ),
     )
     pair, tiles = array_in_c("pair_bias"), array_in_c("tiles")
