@@ -229,7 +229,8 @@ def _add_mapped_launch(
     q, k, v = views["q"], views["k"], views["v"]
     context = place.context if isinstance(place, DriverExecutor) else None
     plan = builder.plan
-    # Two that follow a launch run beside each other; where nobody knows addresses, one by one.
+    # Two that follow a launch run beside each other, but in a program of JAX, which launches one
+    # after the other, and is the place that knows no addresses.
     together = bool(plan.parts) and place.knows_addresses
     parts = list(kernel.parts(chosen, problem, together=together))
     beside = together and len(parts) > 1

@@ -138,7 +138,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     const int64_t rest = x->queries % whole->block_queries;
     const int parts = rest && rest <= 64 && x->queries > rest ? 2 : 1;
     int64_t of_last = 0;
-    problem served[2];
+    problem part[2];
     cuevo_array tiles;
     cuevo_status status;
     int i, together;
@@ -146,16 +146,16 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         return status;
     if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
         return status;
-    served[0] = served[1] = *x;
+    part[0] = part[1] = *x;
     if (parts == 2) {
-        served[0].queries = x->queries - rest;
-        served[1].queries = rest;
+        part[0].queries = x->queries - rest;
+        part[1].queries = rest;
     }
     /* Beside each other, where there are launches that both follow. */
     together = parts == 2 && plan->count;
     if (together && arch->two_streams)
-        of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, mapped_works(whole, &served[0]),
-                                 mapped_works(low, &served[1]));
+        of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, mapped_works(whole, &part[0]),
+                                 mapped_works(low, &part[1]));
     for (i = 0; i < parts; i++) {
         const mapped_config *c = i ? low : whole;
         const int64_t blocks = i && of_last ? of_last : arch->multiprocessors - of_last;
@@ -169,11 +169,11 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "v");
         if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, encoder)) != CUEVO_OK)
             return wrong(plan, status, "out");
-        status = mapped_fields(&p, c, &served[i], blocks, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
+        status = mapped_fields(&p, c, &part[i], blocks, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
                                i ? x->queries - rest : 0);
         if (status != CUEVO_OK)
             return status;
-        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &served[i], blocks), c->threads, c->shared_bytes,
+        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks), c->threads, c->shared_bytes,
                             &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_AFTER : CUEVO_BESIDE);
         if (status != CUEVO_OK)
             return status;
