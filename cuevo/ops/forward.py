@@ -229,12 +229,12 @@ def _add_mapped_launch(
     q, k, v = views["q"], views["k"], views["v"]
     context = place.context if isinstance(place, DriverExecutor) else None
     plan = builder.plan
-    # Two that follow a launch run beside each other, but in a program of JAX, which launches one
-    # after the other, and is the place that knows no addresses.
+    # Two that follow a launch run beside each other, the longer one right behind it, but in a
+    # program of JAX, which launches one after the other, and is the place that knows no addresses.
     together = bool(plan.parts) and place.knows_addresses
     parts = list(kernel.parts(chosen, problem, together=together))
     beside = together and len(parts) > 1
-    queues = [plan.beside, plan.after] if beside else [plan.launches] * len(parts)
+    queues = [plan.after, plan.beside] if beside else [plan.launches] * len(parts)
     for part, queue in zip(parts, queues, strict=True):
         if part.config != chosen:
             loaded, _ = load(kernel, part.config, place, fixed=True)

@@ -15,6 +15,7 @@ splits of k, the power limit, which lowers clocks in long calls, and the host.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from cuevo.architectures import Architecture
@@ -107,7 +108,9 @@ def predict(plan: Plan, arch: Architecture, counted: Counting = count) -> Predic
 
 def _served(plan: Plan) -> Iterator[tuple[Launch, Any]]:
     """The launches, each with the problem that it serves; None for one that none was chosen for."""
-    parts: list[Any] = []
+    mapped: list[Any] = [
+        x.config for x in plan.every_launch if x.name == evoformer_forward_sm90a.NAME
+    ]
     names = {variant.NAME for each in VARIANTS.values() for variant in each}
     for launch in plan.every_launch:
         config: Any = launch.config
@@ -115,9 +118,10 @@ def _served(plan: Plan) -> Iterator[tuple[Launch, Any]]:
         if launch.name in names:
             side = getattr(config, "side", None)
             problem = next(x for x in plan.served if getattr(x, "side", None) == side)
-            if launch.name == evoformer_forward_sm90a.NAME:
-                parts = parts or list(evoformer_forward_sm90a.parts(config, problem))
-                problem = parts.pop(0).problem
+            if config in mapped:
+                whole = max(mapped, key=attrgetter("block_queries"))
+                parts = evoformer_forward_sm90a.parts(whole, problem)
+                problem = next(part.problem for part in parts if part.config == config)
         yield launch, problem
 
 

@@ -141,7 +141,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     problem part[2];
     cuevo_array tiles;
     cuevo_status status;
-    int i, together;
+    int n, together;
     if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
         return status;
     if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
@@ -156,7 +156,9 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     if (together && arch->two_streams)
         of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, mapped_works(whole, &part[0]),
                                  mapped_works(low, &part[1]));
-    for (i = 0; i < parts; i++) {
+    for (n = 0; n < parts; n++) {
+        /* The whole tiles right behind the launches that both follow. */
+        const int i = together ? 1 - n : n;
         const mapped_config *c = i ? low : whole;
         const int64_t blocks = i && of_last ? of_last : arch->multiprocessors - of_last;
         evoformer_forward_sm90a_params p;
@@ -174,7 +176,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         if (status != CUEVO_OK)
             return status;
         status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks), c->threads, c->shared_bytes,
-                            &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_AFTER : CUEVO_BESIDE);
+                            &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_BESIDE : CUEVO_AFTER);
         if (status != CUEVO_OK)
             return status;
     }
