@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cuevo.sim import LoadedKernel, Profile, SimExecutor
-from cuevo.sim.arithmetic import exponential, float32, halves, tensor_core
+from cuevo.sim.arithmetic import compiled, exponential, float32, halves, tensor_core
 from cuevo.sim.memory import happens_before, races
 
 Array = NDArray[Any]
@@ -44,6 +44,12 @@ class Buffer:
     @property
     def extent(self) -> tuple[int, int]:
         return self.pointer, self.pointer + self.array.nbytes
+
+
+@pytest.fixture(autouse=True)
+def compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops are compiled from the first one on."""
+    monkeypatch.setattr(compiled, "USES_BEFORE", 0)
 
 
 @pytest.fixture(params=["compiled", "NumPy"])

@@ -1,12 +1,14 @@
 """cuevo.sim.arithmetic.compiled: with Numba, without it, and with nowhere to keep what it makes."""
 
 import sys
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cuevo.sim.arithmetic import compiled as module
 from cuevo.sim.arithmetic.compiled import compiled, compiled_elementwise
 
 pytestmark = pytest.mark.unit
@@ -24,11 +26,12 @@ def halved(x: Any) -> Any:
 @pytest.fixture(autouse=True)
 def fresh() -> Any:
     """Whether Numba is there is asked once in a process."""
-    compiled.cache_clear()
-    compiled_elementwise.cache_clear()
+    kept = module._loop, module._ufunc
+    for each in kept:
+        each.cache_clear()
     yield
-    compiled.cache_clear()
-    compiled_elementwise.cache_clear()
+    for each in kept:
+        each.cache_clear()
 
 
 def test_loops_and_elements() -> None:
@@ -40,6 +43,15 @@ def test_loops_and_elements() -> None:
     assert y.tolist() == [0, 2, 4, 6, 8]
     assert ufunc(y[:, None]).shape == (5, 1)
     assert compiled(doubled) is loop
+
+
+def test_a_process_does_without_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(module, "_uses", count())
+    monkeypatch.setattr(module, "USES_BEFORE", 3)
+    found = [compiled(doubled), compiled_elementwise(halved, "float64(float64)")]
+    found += [compiled(doubled) for _ in range(3)]
+    assert [each is None for each in found] == [True, True, True, False, False]
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
