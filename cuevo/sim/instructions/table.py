@@ -132,6 +132,14 @@ class Form:
     def expression(self) -> re.Pattern[str]:
         return re.compile("".join(group.pattern for group in self.groups))
 
+    def may_be(self, opcode: str) -> bool:
+        """Whether what every opcode of the form has is somewhere in this one, which takes no time
+        beside making the expression.
+        """
+        return all(
+            group.optional or any(text in opcode for text in group.texts) for group in self.groups
+        )
+
     @cached_property
     def bind(self) -> Bind:
         module, name = self.binder.split(".")
@@ -207,6 +215,8 @@ def ordered(opcode: str) -> str:
 def _matches(opcode: str) -> list[tuple[Form, Modifiers, Level]]:
     found: list[tuple[Form, Modifiers, Level]] = []
     for candidate in _by_first_word().get(_first_word(opcode), ()):
+        if not candidate.may_be(opcode):
+            continue
         match = candidate.expression.fullmatch(opcode)
         if match is not None:
             chosen = {name: (text or "").lstrip(".:") for name, text in match.groupdict().items()}
