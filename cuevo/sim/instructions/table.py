@@ -215,10 +215,8 @@ def ordered(opcode: str) -> str:
 def _matches(opcode: str) -> list[tuple[Form, Modifiers, Level]]:
     found: list[tuple[Form, Modifiers, Level]] = []
     for candidate in _by_first_word().get(_first_word(opcode), ()):
-        if not candidate.may_be(opcode):
-            continue
-        match = candidate.expression.fullmatch(opcode)
-        if match is not None:
+        match = candidate.may_be(opcode) and candidate.expression.fullmatch(opcode)
+        if match:
             chosen = {name: (text or "").lstrip(".:") for name, text in match.groupdict().items()}
             found.append((candidate, chosen, candidate.level_of(chosen)))
     return found
