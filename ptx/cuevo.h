@@ -88,7 +88,8 @@ typedef struct evoformer_forward_sm90a_params {
     alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t out_map[128]; /* out, axes as in the map of q; boxes: Config.out_map */
-    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool; read only if the kernel has one */
+    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or what mask_tiles makes of it, for a kernel
+                                whose consumers ask for boxes: a row is a group of rows n, a key a tile; read only if the kernel has one */
     const float *pair_tiles; /* what pair_tiles makes of the pair bias; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;              /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
@@ -201,6 +202,29 @@ typedef struct pair_tiles_params {
 } pair_tiles_params;
 
 void pair_tiles_sm90(const pair_tiles_params params);
+
+/* The mask in the units of q . k, as products of wgmma add it. */
+typedef struct mask_tiles_params {
+    const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, elements aligned */
+    void *mask_tiles;      /* [B, groups of block_rows rows n, key tiles, block_rows, block_keys, 16 bytes] */
+
+    int64_t mask_stride_batch;
+    int64_t mask_stride_row;
+    int64_t mask_stride_key;
+
+    uint32_t rows;       /* N */
+    uint32_t keys;       /* Lk */
+    uint32_t key_tiles;  /* ceil(Lk / block_keys) */
+    uint32_t tiled_rows; /* rows n of all groups of a batch, a multiple of block_rows */
+
+    /* Multiplier and shift that divide by tiled_rows (lib/divide.ptx). */
+    uint32_t tiled_rows_magic;
+    uint32_t tiled_rows_shift;
+
+    float bias_scale; /* 1 / scale */
+} mask_tiles_params;
+
+void mask_tiles_sm90(const mask_tiles_params params);
 
 /* Gradients of the forward kernel's operands: of k and v and the mask, or of q and the pair bias. */
 typedef struct evoformer_backward_params {

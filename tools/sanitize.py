@@ -97,6 +97,7 @@ it before.
 """
 _FEW = {"blocks": 2, **_ALONE}
 """So few threadblocks that rows N share them; where there are more, each row has its own."""
+_ASKING = {"producer": "consumer", "block_rows": 4, "continues": True, **_ALONE}
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_ALONE}),
     Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_ALONE}),
@@ -117,10 +118,14 @@ CASES_OF_SM_90A = (
         config={"blocks": 2, **_ALONE},
     ),
     Case((1, 2, 50, 101, 1, 48), mask=None, config=_ALONE),
+    Case((1, 6, 200, 200, 2, 32), dead=True, config={"blocks": 2, **_ASKING}),
+    Case((1, 6, 200, 200, 1, 32), mask=None, config={"blocks": 1, "sums": "added", **_ASKING}),
+    Case((1, 5, 70, 170, 2, 16), dtype="float16", mask="bool", pair="float32", config=_ASKING),
 )
 """For devices that have wgmma."""
+_PAIRED = {"producer": "warp", "block_rows": 3, "cluster": 2}
 CLUSTERS_OF_SM_90A = (
-    Case((1, 4, 200, 200, 2, 32), config={"blocks": 4, "cluster": 2}),
+    Case((1, 4, 200, 200, 2, 32), config={"blocks": 4, **_PAIRED}),
     Case((1, 5, 50, 101, 3, 64), mask="float32", dead=True, config={"blocks": 2, "cluster": 2}),
 )
 """The same in clusters; not for racecheck."""

@@ -85,8 +85,9 @@ def _forward(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
     if hasattr(config, "blocks"):
-        # Persistent threadblocks, which take one work after the other: two or more, of eight works.
-        config = replace(config, blocks=4)
+        # Persistent threadblocks, which take one work after the other: two or more, of eight works;
+        # where consumers ask for boxes, two or more of those whose last row N does not exist.
+        config = replace(config, blocks=2 if getattr(config, "consumers_ask", False) else 4)
     rows, full = _rows(config), getattr(config, "full_tiles", False)
     queries = config.block_queries * 2 if full else config.block_queries + _UNALIGNED
     if hasattr(config, "blocks") and config.block_queries > _LOW_TILE:
@@ -122,7 +123,8 @@ def _forward(
     if ends and hasattr(config, "again_words"):
         # Works with a row N none of whose keys counts, which are done again.
         dead_rows = slice(1)
-        yield computed(RAGGED, 0, scale)
+        before = config.block_keys * (config.least_key_tiles - 1) if config.consumers_ask else 0
+        yield computed(before + RAGGED, 0, scale)
 
 
 def _backward(
@@ -312,6 +314,24 @@ def _attention_maps(
     yield {"maps": (made.astype(np.float32), bytes_of), **_seen(pairs)}
 
 
+def _mask_tiles(
+    module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
+) -> Iterator[Pairs]:
+    rows, keys = config.block_rows + 1, config.threads + _UNALIGNED
+    mask = _mask(rng, (2, rows, 1, 1, keys), config.mask)
+    tiles = np.empty(config.shape(view(mask)), np.uint8)
+    views = {"mask_bias": view(mask), "mask_tiles": view(tiles)}
+    values = module.parameters(config, **views, bias_scale=2.0)
+    _launch(module, config, place, config.grid(tiles.shape), values, views.values())
+    batches, groups, key_tiles, _ = tiles.shape
+    # Of each key numbers whose sum is its mask, and another.
+    apart = tiles.view(BFLOAT16).reshape(batches, groups, key_tiles, config.block_rows, -1, 8)
+    numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
+    found = numbers.transpose(0, 1, 3, 2, 4).reshape(batches, groups * config.block_rows, -1)
+    found = found[:, :rows, :keys].astype(np.float32)
+    yield _seen({"mask_tiles": (found, 2 * reference.additive(mask)[:, :, 0, 0])})
+
+
 def _pair_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
@@ -402,6 +422,7 @@ _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
         "gemm": _gemm,
         "key_bias": _key_bias,
         "pack": _pack,
+        "mask_tiles": _mask_tiles,
         "pair_tiles": _pair_tiles,
         "partial_sums": _partial_sums,
     }

@@ -13,7 +13,7 @@ from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
-from cuevo.kernels.forward_memory_sm90a import StageMemory
+from cuevo.kernels.forward_roles_sm90a import Roles
 from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last, has_many_tiles
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.kernels.operand_rows_sm90a import OperandRows
@@ -56,8 +56,15 @@ and the other one hardly does: with a pair bias, and without.
 """
 _CLUSTER_GAIN = (0.99, 1.03)
 """The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
-read the pair bias, and where not.
+read the pair bias, and where not: up to D 32 where it does not keep all tiles, above at odd
+multiples of 8.
 """
+_ASKING_GAIN, _ASKING_LOSS = 1.01, 0.92
+"""The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
+mask warps: from `_MANY_KEYS` on, and of fewer keys or with a last tile of 64 queries, as a work has
+more to do before and behind its stages, and the mask a launch of its own.
+"""
+_MANY_KEYS = 512
 _GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
 whose highest score is between 96 below 0 and 64 above need no other.
@@ -71,7 +78,7 @@ _MOST_SUM = 2.0**120
 
 
 @dataclass(frozen=True)
-class Config(OperandRows, StageMemory, WorkList):
+class Config(OperandRows, Roles, WorkList):
     """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
@@ -102,6 +109,11 @@ class Config(OperandRows, StageMemory, WorkList):
     """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
     pair: str = "bf16"
     """Type of pair_bias, or "none"; its tiles are fp32 in any case."""
+    producer: str = "warp"
+    """Who asks TMA for boxes: "warp", one of its own, beside which there are mask warps, or
+    "consumer", those that compute, in turn, so that all registers are theirs; the mask comes in
+    tiles then.
+    """
     sums: str = "column"
     """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
     "added", instructions, of unrounded ones.
@@ -124,30 +136,11 @@ class Config(OperandRows, StageMemory, WorkList):
         return 64 * self.m_tiles
 
     @property
-    def masked(self) -> bool:
-        """Whether there are mask warps."""
-        return self.mask != "none"
-
-    @property
-    def mask_warps(self) -> int:
-        """How many of them: one for each row N, or for two of four, which leaves a thread more
-        registers.
-        """
-        if not self.masked:
-            return 0
-        return 2 if self.block_rows == 4 else self.block_rows
-
-    @property
     def adds_mask(self) -> bool:
         """Whether a product adds the mask to the scores: where there is one, or keys end within a
         tile and no tile of the pair bias says so.
         """
         return self.masked and (self.mask != "bounds" or self.pair == "none")
-
-    @property
-    def finishes_stages(self) -> bool:
-        """Whether mask warps write into a stage behind TMA."""
-        return self.masked and self.sums_in_rows
 
     @property
     def mask_beside_k(self) -> bool:
@@ -163,27 +156,6 @@ class Config(OperandRows, StageMemory, WorkList):
         return self.adds_mask and not self.mask_beside_k
 
     @property
-    def stage_arrivals(self) -> int:
-        """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
-        and those that put the mask there.
-        """
-        mask_lanes = 0 if self.finishes_stages else self.mask_arrivals
-        return 1 + mask_lanes
-
-    @property
-    def mask_arrivals(self) -> int:
-        """Lanes of mask warps that arrive at a barrier."""
-        return self.arriving_lanes * self.mask_warps
-
-    @property
-    def arriving_lanes(self) -> int:
-        """Lanes of a warp that arrive at an mbarrier: all, at a time that is not longer, because
-        racecheck does not see that lanes have met before one arrives for them; or where blocks
-        arrive at each other's, one for each block.
-        """
-        return 32 if self.cluster == 1 else 1
-
-    @property
     def product_columns(self) -> int:
         """Columns of the product with v: D, and 8 of row sums where these make them."""
         return self.head_dim + (8 if self.sums == "column" else 0)
@@ -194,16 +166,6 @@ class Config(OperandRows, StageMemory, WorkList):
         return self.head_dim < self.product_columns <= self.row_elements
 
     @property
-    def lane_keys(self) -> int:
-        """Keys of a stage that a lane of a mask warp looks after."""
-        return self.block_keys // 32
-
-    @property
-    def mask_ahead(self) -> int:
-        """Stages whose masks a mask warp loads at a time; a power of two."""
-        return 4
-
-    @property
     def stored_queries(self) -> int:
         """Queries that a warp stores at a time."""
         return 16
@@ -211,7 +173,7 @@ class Config(OperandRows, StageMemory, WorkList):
     @property
     def sends_boxes(self) -> bool:
         """Whether out leaves by TMA, where a map of it is known: above D 32 lanes store faster."""
-        return self.head_dim <= 32
+        return self.head_dim <= 32 or self.consumers_ask
 
     @property
     def guesses(self) -> bool:
@@ -229,11 +191,6 @@ class Config(OperandRows, StageMemory, WorkList):
     def guessed_sums(self) -> tuple[float, float]:
         """Least and highest sum of a row that its guessed reference was one for."""
         return _LEAST_SUM, _MOST_SUM
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block: consumer warpgroups, the producer warp, mask warps."""
-        return 128 * self.block_rows + 32 + 32 * self.mask_warps
 
     @property
     def min_blocks(self) -> int:
@@ -334,10 +291,23 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield f"again_words must be a power of two below {c.threads}, not {c.again_words}"
     if c.blocks < 1:
         yield f"blocks must be positive, not {c.blocks}"
+    if c.producer not in ("warp", "consumer"):
+        yield f"producer must be warp or consumer, not {c.producer!r}"
+    elif c.consumers_ask:
+        yield from _asking_violations(c)
     yield from choice.resource_violations(c, arch)
     yield from device_violations(c, arch)
     if problem is not None:
         yield from problem_violations(c, problem)
+
+
+def _asking_violations(c: Config) -> Iterator[str]:
+    if c.pair == "none" or c.mask == "bounds":
+        yield "where consumers ask for boxes there is a pair bias, whose tiles say where keys end"
+    if c.cluster > 1 or not c.continues:
+        yield "where consumers ask for boxes, cluster must be 1 and continues True"
+    if c.sums_in_rows:
+        yield "where consumers ask for boxes nobody writes columns of ones; sums must be added"
 
 
 def device_violations(c: Config, arch: Architecture) -> Iterator[str]:
@@ -354,6 +324,11 @@ def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
     if c.mask == c.pair == "none" and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
+    if c.consumers_ask and ceil(problem.keys / c.block_keys) < c.least_key_tiles:
+        yield (
+            f"consumers ask for boxes of the next work at the earliest; {problem.keys} keys are "
+            f"fewer than {c.least_key_tiles} tiles of {c.block_keys}"
+        )
     if not problem.mapped:
         yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
     if not problem.scaled:
@@ -380,7 +355,9 @@ def adapt(config: Config, problem: Problem) -> Config:
 def spill_fallbacks(config: Config) -> Iterator[Config]:
     """`config`, then with Q in shared memory, which takes fewer registers."""
     yield config
-    if config.q_in_registers:
+    if config.consumers_ask:
+        yield replace(config, producer="warp", block_rows=min(config.block_rows, 3))
+    elif config.q_in_registers:
         yield replace(config, q_in_registers=False, continues=False)
 
 
@@ -398,16 +375,25 @@ SHAPES = (
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = next((each for each in SHAPES if problem.head_dim <= each.head_dim), SHAPES[-1])
-    for cluster in (1, 2):
-        if cluster == 1 or problem.pair != "none":
-            yield adapt(replace(shape, cluster=cluster), problem), speed(cluster, problem)
+    shapes = [shape]
+    if problem.pair != "none":
+        shapes.append(replace(shape, cluster=2))
+        if problem.head_dim in (16, 32):
+            shapes.append(replace(shape, producer="consumer", block_rows=4))
+    for each in shapes:
+        yield adapt(each, problem), speed(each.cluster, each.consumers_ask, problem)
 
 
-def speed(cluster: int, problem: Problem) -> float:
-    """Speed of clusters of so many threadblocks beside single ones."""
+def speed(cluster: int, consumers_ask: bool, problem: Problem) -> float:
+    """Speed of clusters of so many threadblocks, or of consumers that ask for boxes, beside single
+    ones that have a producer.
+    """
+    if consumers_ask:
+        short = problem.keys < _MANY_KEYS or 0 < problem.queries % 128 <= 64
+        return _ASKING_LOSS if short else _ASKING_GAIN
     if cluster == 1:
         return 1.0
-    busy = problem.head_dim > 32 or has_many_tiles(problem)
+    busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
@@ -418,8 +404,8 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Works of a cluster one after the other, over their speed."""
-    return config.rounds(problem, arch.multiprocessors) / speed
+    """Works of a cluster one after the other, by their rows N, over their speed."""
+    return config.rounds(problem, arch.multiprocessors) * config.block_rows / speed
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
@@ -470,7 +456,7 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
 
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
-    if (config.block_rows, config.stages) != (3, 5):
+    if config.consumers_ask or (config.block_rows, config.stages) != (3, 5):
         return replace(config, m_tiles=1)
     return replace(config, m_tiles=1, block_rows=4, stages=6)
 

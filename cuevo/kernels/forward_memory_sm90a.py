@@ -53,6 +53,10 @@ class StageMemory(StageRing):
     def row_elements(self) -> int: ...
 
     @property
+    @abstractmethod
+    def consumers_ask(self) -> bool: ...
+
+    @property
     def score_step(self) -> tuple[int, int]:
         """Queries and keys that are computed together, if any of them exists."""
         return (self.block_queries, self.block_keys)
@@ -97,7 +101,7 @@ class StageMemory(StageRing):
     @property
     def output_at(self) -> int:
         """Where the strips of the output begin, one for each consumer warp."""
-        return self.q_at + self.q_bytes
+        return self.q_at + (0 if self.consumers_ask else self.q_bytes)
 
     @property
     def strip_bytes(self) -> int:
@@ -110,24 +114,31 @@ class StageMemory(StageRing):
         return self.row_bytes if self.sends_boxes else 16 * (self.head_dim // 8 | 1)
 
     @property
+    def strip_tile_bytes(self) -> int:
+        """Bytes from a tile's rows of a strip to the next one's."""
+        return (64 if self.consumers_ask else 16) * self.strip_pitch
+
+    @property
     def output_bytes(self) -> int:
-        """Bytes of all strips."""
-        return 4 * self.block_rows * self.strip_bytes
+        """Bytes of all strips, where these have a place of their own."""
+        return 0 if self.consumers_ask else 4 * self.block_rows * self.strip_bytes
 
     @property
     def mask_at(self) -> int:
         """Where the stages of the mask begin."""
-        return self.output_at + self.output_bytes
+        return self.q_at + self.q_bytes + self.output_bytes
 
     @property
     def mask_row_bytes(self) -> int:
         """Bytes of a flag and of the mask of a row N in a stage: 16 a key, unless K has it."""
+        if self.consumers_ask:
+            return 16 * self.block_keys
         return _FLAG_BYTES + (16 * self.block_keys if self.mask_product else 0)
 
     @property
     def mask_keys_offset(self) -> int:
         """Where these begin, behind the flag."""
-        return _FLAG_BYTES
+        return 0 if self.consumers_ask else _FLAG_BYTES
 
     @property
     def mask_stage_bytes(self) -> int:
@@ -167,7 +178,7 @@ class StageMemory(StageRing):
     @property
     def mask_bytes(self) -> int:
         """Bytes of the stages of the mask, and of that operand."""
-        halves = _HALVES_BYTES if self.mask_product else 0
+        halves = (_HALVES_BYTES << self.consumers_ask) if self.mask_product else 0
         return self.halves_at + halves - self.mask_at if self.adds_mask else 0
 
     @property

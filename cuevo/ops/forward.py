@@ -30,6 +30,7 @@ from cuevo.ops.packing import (
     check_pack,
     pack_biases,
     pack_mask,
+    tile_mask,
     tile_pair_bias,
 )
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
@@ -226,6 +227,8 @@ def _add_mapped_launch(
     pack_mask(builder)
     block = (chosen.block_queries, chosen.block_keys)
     tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
+    if chosen.reads_mask_tiles:
+        tile_mask(builder, problem.mask, (chosen.block_rows, chosen.block_keys), 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     context = place.context if isinstance(place, DriverExecutor) else None
     plan = builder.plan

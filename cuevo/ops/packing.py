@@ -8,10 +8,12 @@ packed; a pair bias of narrower alignment is packed where that pays.
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
-from cuevo.kernels import pack_sm70, pair_tiles_sm90
+from cuevo.kernels import mask_tiles_sm90, pack_sm70, pair_tiles_sm90
 from cuevo.kernels.forward import BIAS_BYTES, Problem
 from cuevo.ops.plan import Launch, PlanBuilder, check_grid
 from cuevo.toolchain.template import render
@@ -24,6 +26,7 @@ __all__ = [
     "pack_dout",
     "pack_mask",
     "row_alignment",
+    "tile_mask",
     "tile_pair_bias",
     "worth_packing",
 ]
@@ -173,6 +176,27 @@ def tile_pair_bias(
     check_grid(grid)
     arrays = {"pair_tiles": name}
     builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
+
+
+def tile_mask(builder: PlanBuilder, mask: str, block: tuple[int, int], bias_scale: float) -> None:
+    """Put a launch into a plan that makes tiles of the mask, of type `mask`, as operands; the name
+    of the mask is that of the tiles from here on. It is right behind that of the pair bias's.
+
+    block : rows N and keys of a tile.
+    """
+    source, name = builder.views["mask_bias"], "mask_tiles"
+    own = mask_tiles_sm90.Config(mask, *block)
+    shape = own.shape(source)
+    builder.add_workspace(name, shape, np.uint8)
+    tiles = builder.views[name]
+    values = mask_tiles_sm90.parameters(
+        own, mask_bias=source, mask_tiles=tiles, bias_scale=bias_scale
+    )
+    loaded = builder.plan.place.load(render(mask_tiles_sm90.NAME, mask_tiles_sm90.values(own)))
+    grid = own.grid(shape)
+    check_grid(grid)
+    builder.add_launch(mask_tiles_sm90.NAME, loaded, own, grid, values)
+    builder.substitute("mask_bias", name, own.seen(source, tiles))
 
 
 def pack_dout(builder: PlanBuilder) -> None:

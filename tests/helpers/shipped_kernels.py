@@ -39,6 +39,7 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
+    mask_tiles_sm90,
     pack_sm70,
     pair_tiles_sm90,
     partial_sums_sm70,
@@ -143,6 +144,7 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
             for config in mapped_configurations(head_dim, dtype, biases):
                 tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
                 tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
+                tiling += "-asking" if config.consumers_ask else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
     # `config` is the last one.
@@ -301,6 +303,9 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for pair in ("f16", "bf16", "f32"):
         tiles = pair_tiles_sm90.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm90.NAME, pair_tiles_sm90.values(tiles)
+    for mask in ("bool", "f16", "bf16", "f32"):
+        operands = mask_tiles_sm90.Config(mask)
+        yield f"mask-tiles-{mask}", mask_tiles_sm90.NAME, mask_tiles_sm90.values(operands)
     for dtype, head_dim, width, last_queries, last_rows, pair in (
         ("bf16", 8, 16, 0, 0, "none"),
         ("f16", 32, 32, 0, 0, "f16"),

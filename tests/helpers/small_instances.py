@@ -62,6 +62,12 @@ INSTANCES = [
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("key_bias_sm70", "mask=f32 wanted=both"),
+    (
+        "evoformer_forward_sm90a",
+        "head_dim=16 block_rows=2 stages=3 mask=bf16 pair=f32 producer=consumer continues=true",
+    ),
+    ("mask_tiles_sm90", "mask=f16 block_rows=3 threads=64"),
+    ("mask_tiles_sm90", "mask=bool"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
     ("pair_tiles_sm90", "pair=f16"),

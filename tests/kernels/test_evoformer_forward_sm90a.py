@@ -69,6 +69,10 @@ BOUNDS = Case("bf16", 24, 7, 37, mask="bool", values="falling", seed=9)
 # exist.
 BESIDE = Case("bf16", 24, 70, 45, rows=3, heads=2, mask="bf16", pair="f32", scale=-0.7, seed=11)
 OWN = Case("f16", 8, 20, 45, batch=2, rows=1, mask="f32", mask_layout="odd", seed=12)
+# Two groups of four rows n, the second with two of them, and a last tile of queries.
+LONG = Case("bf16", 32, 140, 170, rows=6, heads=2, mask="bf16", pair="f32", seed=13)
+ASKING: dict[str, Any] = dict(producer="consumer", continues=True)
+"""Consumers ask for boxes."""
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
@@ -84,6 +88,16 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (ENDING, dict(block_rows=3, stages=3, blocks=3, continues=True)),
     (BESIDE, dict(block_rows=3, stages=2, blocks=6)),
     (AGAIN, dict(block_rows=2, stages=2, m_tiles=1, blocks=4, continues=True)),
+    (AGAIN, dict(block_rows=2, stages=3, **ASKING)),
+    (LONG, dict(block_rows=4, stages=5, **ASKING)),
+    (LONG, dict(block_rows=4, stages=4, blocks=1, sums="added", **ASKING)),
+    (replace(LONG, dtype="f16", mask="bool"), dict(block_rows=3, stages=5, **ASKING)),
+    (replace(LONG, mask="none", head_dim=16), dict(block_rows=4, stages=4, **ASKING)),
+    (replace(ENDING, keys=70), dict(block_rows=3, stages=3, blocks=3, m_tiles=1, **ASKING)),
+    (
+        replace(LONG, head_dim=24, values="offset", offset=-300.0, scale=-0.3),
+        dict(block_rows=2, stages=3, sums="added", **ASKING),
+    ),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
     dict(stages=3, parts=2, continues=True),
@@ -96,11 +110,15 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
+def problem_of(case: Case) -> Problem:
+    views = cases.host_views(cases.make(case), readonly=True)
+    scaled = case.scale is None or abs(case.scale) > 2**-64
+    return replace(state_problem(**views), scaled=scaled)
+
+
 def served(case: Case) -> bool:
     """Whether the kernel serves the problem of a case."""
-    inputs = cases.make(case)
-    views = cases.host_views(inputs, readonly=True)
-    problem = replace(state_problem(**views), scaled=case.scale is None or abs(case.scale) > 2**-64)
+    problem = problem_of(case)
     config, _ = next(kernel_90a.candidates(problem))
     return not kernel_90a.violations(config, SM_90A, problem)
 
@@ -156,6 +174,29 @@ def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
     first, again = (run(case, executor, settings) for _ in range(2))
     for key, result in first.items():
         cases.assert_same_bytes(case, key, again[key].array, result.array)
+
+
+def asked_by_consumers() -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Cases of the sweep that such configurations serve, with one of them."""
+    for case in ALL:
+        shape = ((4, 5), (2, 3), (3, 4))[case.seed % 3]
+        settings = dict(block_rows=shape[0], stages=shape[1], **ASKING)
+        settings |= dict(sums=("column", "added")[case.seed % 2], blocks=(132, 2)[case.seed % 2])
+        problem = problem_of(case)
+        config = Config(case.head_dim, case.dtype, mask=problem.mask, pair=problem.pair, **settings)
+        if case.head_dim <= 32 and not kernel_90a.violations(config, SM_90A, problem):
+            yield case, settings
+
+
+@gpu
+def test_the_sweep_with_consumers_that_ask_for_boxes(executor: DriverExecutor) -> None:
+    count = 0
+    for case, settings in asked_by_consumers():
+        first, again = (run(case, executor, settings) for _ in range(2))
+        for key, result in first.items():
+            cases.assert_same_bytes(case, key, again[key].array, result.array)
+        count += 1
+    assert count
 
 
 @gpu
@@ -351,8 +392,8 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
     [
         (384, 769, 32, [120, 12]),
         (300, 301, 32, [103, 29]),
-        (512, 520, 64, [112, 20]),  # clusters of two
-        (64, 400, 32, [132, 132]),  # two whole rounds and one are as short
+        (512, 520, 64, [111, 21]),
+        (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
         (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors
         (256, 384, 32, [132]),
     ],
@@ -410,7 +451,8 @@ def test_a_device_has_clusters_that_fit_on_it() -> None:
         device = replace(SM_90A, multiprocessors=count)
         found = kernel_90a.choose(problem, device)
         assert found.cluster <= found.grid(problem)[0] <= count
-        reasons = kernel_90a.violations(replace(found, cluster=4), device, problem)
+        clusters = replace(found, block_rows=3, producer="warp", cluster=4)
+        reasons = kernel_90a.violations(clusters, device, problem)
         assert reasons == (f"a cluster of 4 does not fit on {count} multiprocessors",)
 
 

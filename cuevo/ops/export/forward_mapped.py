@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import evoformer_forward_sm90a, pair_tiles_sm90
+from cuevo.kernels import evoformer_forward_sm90a, mask_tiles_sm90, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
 from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.ops.export.columns import (
@@ -46,10 +46,20 @@ _COLUMNS = Columns(
     row_elements=lambda c: c.row_elements,
     swizzle=lambda c: c.row_bytes,
     line_heads=lambda c: c.line_heads,
+    consumers_ask=lambda c: c.consumers_ask,
+    least_key_tiles=lambda c: c.least_key_tiles,
+    reads_mask_tiles=lambda c: c.reads_mask_tiles,
 )
 _TILES = Columns(
     "tiles_config",
     "pair",
+    block_keys=lambda c: c.block_keys,
+    threads=lambda c: c.threads,
+)
+_MASK_TILES = Columns(
+    "mask_tiles_config",
+    "mask",
+    block_rows=lambda c: c.block_rows,
     block_keys=lambda c: c.block_keys,
     threads=lambda c: c.threads,
 )
@@ -103,7 +113,12 @@ def formulas() -> Iterator[str]:
     yield number_function(
         "mapped_cost",
         f"{given}, {ARCHITECTURE}",
-        lambda: _KERNEL.cost(config(), _KERNEL.speed(columns["cluster"], x), x, arch),  # type: ignore[arg-type]
+        lambda: _KERNEL.cost(
+            config(),
+            _KERNEL.speed(columns["cluster"], columns["consumers_ask"], x),  # type: ignore[arg-type]
+            x,
+            arch,
+        ),
     )
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
@@ -160,6 +175,31 @@ def formulas() -> Iterator[str]:
             pair_bias=pair, pair_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
         ),
     )
+    mask, of_mask = array_in_c("mask_bias"), stand_in(mask_tiles_sm90.Config, _MASK_TILES.symbols())
+    both = "const cuevo_array *mask_bias, const cuevo_array *tiles"
+    yield values_function(
+        "mask_tiles_shape",
+        f"{_MASK_TILES.parameter}, const cuevo_array *mask_bias",
+        lambda: of_mask.shape(mask),
+    )
+    yield values_function(
+        "mask_tiles_seen_strides",
+        "const cuevo_array *tiles",
+        lambda: of_mask.seen_strides(tiles),
+    )
+    yield number_function(
+        "mask_tiles_blocks",
+        f"{_MASK_TILES.parameter}, const cuevo_array *tiles",
+        lambda: of_mask.grid(tiles.shape)[0],
+    )
+    yield fields_function(
+        "mask_tiles_fields",
+        f"{_MASK_TILES.parameter}, {both}, double scale",
+        load_header().kernels[mask_tiles_sm90.NAME],
+        lambda: mask_tiles_sm90.parameters(
+            of_mask, mask_bias=mask, mask_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
+        ),
+    )
 
 
 def tables(selection: Selection, instances: Instances) -> Iterator[str]:
@@ -168,6 +208,7 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
     tilings = Table("mapped_tilings", "mapped_tiling")
     choices = Table("mapped_choices", "choice")
     tiles = Table("tiles_configs", _TILES.struct)
+    mask_tiles = Table("mask_tiles_configs", _MASK_TILES.struct)
 
     def number(config: Any, arch: Architecture) -> int:
         return configs.add(_COLUMNS.row(instances.add(_KERNEL, config, arch), config))
@@ -189,12 +230,17 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                     own = pair_tiles_sm90.Config(pair, final.block_keys)
                     kernel = instances.add(pair_tiles_sm90, own, arch)
                     tiles.add(_TILES.row(kernel, own, TYPES[pair]))
+                if final.reads_mask_tiles:
+                    of_mask = mask_tiles_sm90.Config(mask, final.block_rows, final.block_keys)
+                    kernel = instances.add(mask_tiles_sm90, of_mask, arch)
+                    mask_tiles.add(_MASK_TILES.row(kernel, of_mask, TYPES[mask]))
             tilings.append(row)
         if count := len(tilings) - first:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
             choices.append((arch.number, head_dim, *kinds, first, count, 0))
-    yield from (_COLUMNS.declaration, _TILES.declaration, _TILING)
-    yield from (each.text() for each in (configs, tilings, choices, tiles))
+    yield from (each.declaration for each in (_COLUMNS, _TILES, _MASK_TILES))
+    yield _TILING
+    yield from (each.text() for each in (configs, tilings, choices, tiles, mask_tiles))
 
 
 _TILING = """\

@@ -129,6 +129,41 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     return add_launch(plan, (uint32_t)own->kernel, tiles_blocks(tiles), own->threads, 0, &p, sizeof p, CUEVO_FIRST);
 }
 
+/* Puts a launch into the plan that makes the tiles of the mask that such a kernel reads, behind that of the pair bias's, and lets f have these for its mask. */
+static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f)
+{
+    const mask_tiles_config *own = NULL;
+    mask_tiles_params p;
+    cuevo_array tiles, seen;
+    cuevo_status status;
+    int64_t step = 1;
+    int i;
+    for (i = 0; i < mask_tiles_configs_count && own == NULL; i++)
+        if (mask_tiles_configs[i].mask == (int64_t)f->mask_bias.type &&
+            mask_tiles_configs[i].block_rows == c->block_rows && mask_tiles_configs[i].block_keys == c->block_keys)
+            own = &mask_tiles_configs[i];
+    if (own == NULL)
+        return CUEVO_NOT_EXPORTED;
+    memset(&tiles, 0, sizeof tiles);
+    tiles.type = CUEVO_BOOL; /* bytes */
+    mask_tiles_shape(tiles.shape, own, &f->mask_bias);
+    for (i = 3; i >= 0; i--) {
+        tiles.strides[i] = step;
+        step *= tiles.shape[i];
+    }
+    tiles.data = in_workspace(f->workspace, place_in_workspace(plan, (uint64_t)step));
+    memset(&p, 0, sizeof p);
+    if ((status = mask_tiles_fields(&p, own, &f->mask_bias, &tiles, f->scale)) != CUEVO_OK)
+        return status;
+    status = add_launch(plan, (uint32_t)own->kernel, mask_tiles_blocks(own, &tiles), own->threads, 0, &p, sizeof p,
+                        CUEVO_FIRST);
+    seen = f->mask_bias;
+    seen.data = tiles.data;
+    mask_tiles_seen_strides(seen.strides, &tiles);
+    f->mask_bias = seen;
+    return status;
+}
+
 static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, const mapped_tiling *tiling,
                                 const problem *x, cuevo_forward *f, const cuevo_array *lse, cuevo_encoder encoder)
 {
@@ -145,6 +180,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
         return status;
     if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
+        return status;
+    if (whole->reads_mask_tiles && (status = tile_mask(plan, whole, f)) != CUEVO_OK)
         return status;
     part[0] = part[1] = *x;
     if (parts == 2) {

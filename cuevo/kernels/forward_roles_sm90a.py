@@ -1,0 +1,109 @@
+"""What the warps of ``ptx/evoformer_forward_sm90a.ptx`` do, and what each waits for."""
+
+from abc import abstractmethod
+
+from cuevo.kernels.forward_memory_sm90a import StageMemory
+
+__all__ = ["Roles"]
+
+
+class Roles(StageMemory):
+    """Consumer warpgroups, a row N each, and either a producer warp and mask warps beside them, or
+    nobody: then consumers ask TMA for boxes in turn. `evoformer_forward_sm90a.Config` says what the
+    numbers are made of.
+    """
+
+    cluster: int
+    mask: str
+    producer: str
+
+    @property
+    @abstractmethod
+    def sums_in_rows(self) -> bool: ...
+
+    @property
+    def consumers_ask(self) -> bool:
+        """Whether a consumer asks TMA for boxes."""
+        return self.producer == "consumer"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: consumer warpgroups, the producer warp, mask warps."""
+        others = 0 if self.consumers_ask else 32 + 32 * self.mask_warps
+        return 128 * self.block_rows + others
+
+    @property
+    def masked(self) -> bool:
+        """Whether there are mask warps."""
+        return self.mask != "none"
+
+    @property
+    def mask_warps(self) -> int:
+        """How many of them: one for each row N, or for two of four, which leaves a thread more
+        registers.
+        """
+        if not self.masked or self.consumers_ask:
+            return 0
+        return 2 if self.block_rows == 4 else self.block_rows
+
+    @property
+    def mask_arrivals(self) -> int:
+        """Lanes of mask warps that arrive at a barrier."""
+        return self.arriving_lanes * self.mask_warps
+
+    @property
+    def arriving_lanes(self) -> int:
+        """Lanes of a warp that arrive at an mbarrier: all, at a time that is not longer, because
+        racecheck does not see that lanes have met before one arrives for them; or where blocks
+        arrive at each other's, one for each block.
+        """
+        return 32 if self.cluster == 1 else 1
+
+    @property
+    def lane_keys(self) -> int:
+        """Keys of a stage that a lane of a mask warp looks after."""
+        return self.block_keys // 32
+
+    @property
+    def mask_ahead(self) -> int:
+        """Stages whose masks a mask warp loads at a time; a power of two."""
+        return 4
+
+    @property
+    def finishes_stages(self) -> bool:
+        """Whether mask warps write into a stage behind TMA."""
+        return self.masked and self.sums_in_rows and not self.consumers_ask
+
+    @property
+    def stage_arrivals(self) -> int:
+        """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
+        and those that put the mask there.
+        """
+        if self.consumers_ask:
+            return 1
+        mask_lanes = 0 if self.finishes_stages else self.mask_arrivals
+        return 1 + mask_lanes
+
+    @property
+    def stages_ahead(self) -> int:
+        """Stages from the one in turn to the one that is asked for meanwhile, by a consumer: all
+        have left the one that was there before when one or two stages are between them.
+        """
+        return self.stages - 2
+
+    @property
+    def least_key_tiles(self) -> int:
+        """Tiles of keys that there have to be where consumers ask for boxes: they ask for those of
+        this work and of the next.
+        """
+        return max(self.stages_ahead + 1, self.block_rows)
+
+    @property
+    def reads_mask_tiles(self) -> bool:
+        """Whether the mask comes in tiles of `mask_tiles_sm90`."""
+        return self.consumers_ask and self.mask_product
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes of a stage that a consumer asks for."""
+        return self.stage_bytes + (self.mask_stage_bytes if self.mask_product else 0)

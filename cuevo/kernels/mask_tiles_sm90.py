@@ -1,0 +1,118 @@
+"""Host half of ``ptx/mask_tiles_sm90.ptx``: the mask of each row N as an operand of wgmma, in tiles
+of what `evoformer_forward_sm90a` reads at a stage.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+
+from cuevo.architectures import Architecture
+from cuevo.arrays import ArrayView
+from cuevo.toolchain.division import magic_fields
+
+__all__ = [
+    "MINIMUM_ARCH",
+    "NAME",
+    "SUMMARY",
+    "Config",
+    "parameters",
+    "values",
+    "violations",
+]
+
+NAME = "mask_tiles_sm90"
+SUMMARY = "the mask in tiles, as operands of wgmma that add it to the scores"
+MINIMUM_ARCH = 90
+
+_KEY_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """One instance of the kernel; every field is a name in its template."""
+
+    mask: str = "bf16"
+    """Type of the mask: "bool", "f16", "bf16" or "f32"."""
+    block_rows: int = 4
+    """Rows N of a tile."""
+    block_keys: int = 32
+    """Keys of a tile."""
+    threads: int = 512
+    """Threads of a block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory: none."""
+        return 0
+
+    def shape(self, mask_bias: ArrayView) -> tuple[int, ...]:
+        """Extents of the tiles of a mask [B, N, 1, 1, Lk]: batches, groups of rows N, tiles of
+        keys, and bytes of a tile. What is broadcast has one batch, or one group.
+        """
+        batch, rows, _, _, keys = mask_bias.shape
+        batches = batch if mask_bias.strides[0] else 1
+        groups = ceil(rows / self.block_rows) if mask_bias.strides[1] else 1
+        tile_bytes = _KEY_BYTES * self.block_keys * self.block_rows
+        return (batches, groups, ceil(keys / self.block_keys), tile_bytes)
+
+    def seen(self, mask_bias: ArrayView, tiles: ArrayView) -> ArrayView:
+        """Tiles of the shape above as kernels are told of them: as a mask whose rows are groups,
+        and whose keys are tiles.
+        """
+        shape = (mask_bias.shape[0], tiles.shape[1], 1, 1, tiles.shape[2])
+        return replace(tiles, shape=shape, strides=self.seen_strides(tiles))
+
+    @staticmethod
+    def seen_strides(tiles: ArrayView) -> tuple[int, ...]:
+        """The strides of that."""
+        batch, group = (tiles.strides[i] if tiles.shape[i] > 1 else 0 for i in range(2))
+        return (batch, group, 0, 0, tiles.strides[2])
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Threadblocks of a launch that makes tiles of this shape."""
+        return (shape[0] * shape[1] * self.block_rows, 1, 1)
+
+
+def values(config: Config) -> dict[str, object]:
+    """The names that the template sees."""
+    return asdict(config)
+
+
+def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
+    """Reasons why `config` cannot run on `arch`; empty if it can."""
+    return tuple(_violations(config, arch))
+
+
+def _violations(c: Config, arch: Architecture) -> Iterator[str]:
+    if arch.number < MINIMUM_ARCH:
+        yield f"needs sm_{MINIMUM_ARCH}; this is {arch.name}"
+    if c.mask not in ("bool", "f16", "bf16", "f32"):
+        yield f"mask must be bool, f16, bf16 or f32, not {c.mask!r}"
+    if c.block_rows < 1:
+        yield f"block_rows must be positive, not {c.block_rows}"
+    if c.block_keys not in (32, 64):
+        yield f"block_keys must be 32 or 64, not {c.block_keys}"
+    if c.threads % c.block_keys or not c.block_keys <= c.threads <= 1024:
+        yield f"threads must be a multiple of {c.block_keys} up to 1024, not {c.threads}"
+
+
+def parameters(
+    config: Config, *, mask_bias: ArrayView, mask_tiles: ArrayView, bias_scale: float
+) -> dict[str, int | float]:
+    """The parameter block of a launch, by field name; `mask_tiles` has the shape that
+    `Config.shape` says.
+    """
+    tiled_rows = mask_tiles.shape[1] * config.block_rows
+    return {
+        "mask_bias": mask_bias.pointer,
+        "mask_tiles": mask_tiles.pointer,
+        "mask_stride_batch": mask_bias.strides[0],
+        "mask_stride_row": mask_bias.strides[1],
+        "mask_stride_key": mask_bias.strides[4],
+        "rows": mask_bias.shape[1],
+        "keys": mask_bias.shape[4],
+        "key_tiles": mask_tiles.shape[2],
+        "tiled_rows": tiled_rows,
+        **magic_fields(tiled_rows=tiled_rows),
+        "bias_scale": bias_scale,
+    }

@@ -1,0 +1,181 @@
+"""ptx/mask_tiles_sm90.ptx: the mask of every key in its place, as numbers whose sum it is."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from blocks.harness import check_all, empty, parts, run
+from helpers.covering import covering, some
+from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
+
+from cuevo.architectures import architecture
+from cuevo.arrays import BFLOAT16
+from cuevo.executors.driver import DriverExecutor
+from cuevo.executors.protocol import Executor
+from cuevo.kernels import mask_tiles_sm90 as mask_tiles
+from cuevo.sim import SimExecutor
+from cuevo.toolchain.header import load_header
+from cuevo.toolchain.template import render
+
+F32 = np.dtype(np.float32)
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "rows last": dict(order=(0, 4, 2, 3, 1)),
+    "reversed": dict(backwards=(1, 4)),
+    "stepped": dict(stepped=(4,)),
+    "broadcast B": dict(broadcast=(0,)),
+    "broadcast N": dict(broadcast=(1,)),
+    "one element off": dict(shift=1),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem; what is printed of it makes it again."""
+
+    mask: str
+    rows: int
+    keys: int
+    block_rows: int = 4
+    block_keys: int = 32
+    threads: int = 64
+    batch: int = 1
+    layout: str = "packed"
+    bias_scale: float = 1.0
+
+
+def operand(case: Case) -> Strided:
+    """mask_bias, with numbers that are none among its elements, and a row without a key."""
+    dtype = np.dtype(np.bool_) if case.mask == "bool" else DTYPES[case.mask]
+    layout = dict(LAYOUTS[case.layout])
+    layout["shift"] = layout.get("shift", 0) * dtype.itemsize
+    shape = (case.batch, case.rows, 1, 1, case.keys)
+    found = lay_out(shape, dtype, unit=dtype.itemsize, **layout)
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in found.array.strides)
+    part = found.array[once]
+    rng = np.random.default_rng(case.keys)
+    if case.mask == "bool":
+        part[...] = rng.random(part.shape) < 0.5
+        part[:, -1] = False
+        return found
+    x = 100 * rng.standard_normal(part.shape)
+    for value in (-np.inf, np.inf, np.nan, -0.0, -65504.0):
+        x[rng.random(x.shape) < 0.05] = value
+    x[:, -1] = -np.inf
+    part[...] = x.astype(dtype)
+    return found
+
+
+def check(place: Executor, case: Case) -> None:
+    config = mask_tiles.Config(case.mask, case.block_rows, case.block_keys, case.threads)
+    assert not mask_tiles.violations(config, architecture("sm_90"))
+    inputs = {"mask_bias": operand(case)}
+    source = host_views(inputs, readonly=True)["mask_bias"]
+    shape = config.shape(source)
+    result = empty(shape, np.dtype(np.uint8))
+    everything = host_views(inputs | {"mask_tiles": result}, readonly=False)
+    numbers = mask_tiles.parameters(config, **everything, bias_scale=case.bias_scale)
+    run(
+        place,
+        render(mask_tiles.NAME, mask_tiles.values(config)),
+        inputs,
+        dict(mask_tiles=result),
+        threads=config.threads,
+        grid=config.grid(shape),
+        **{name: value for name, value in numbers.items() if name not in everything},
+    )
+    batches, groups, key_tiles, _ = shape
+    # rows with what fills their last group up, keys with what fills their last tile up
+    mask = inputs["mask_bias"].array[:batches, :, 0, 0]
+    if groups == 1:
+        mask = mask[:, :1] if source.strides[1] == 0 else mask
+    added = np.where(mask, 0, -np.inf) if case.mask == "bool" else mask
+    with np.errstate(invalid="ignore"):
+        scaled = added.astype(F32) * F32.type(abs(case.bias_scale))
+    exact = np.full((batches, groups * case.block_rows, key_tiles * case.block_keys), -np.inf, F32)
+    exact[:, : scaled.shape[1], : case.keys] = scaled
+    exact[:, scaled.shape[1] :] = exact[:, scaled.shape[1] - 1 : scaled.shape[1]]
+    alive = (exact != -np.inf).any(axis=-1)
+    exact[exact == np.inf] = np.nan  # as the softmax of such a row
+    exact *= np.copysign(F32.type(1), F32.type(case.bias_scale))
+    words = result.array.view(BFLOAT16).reshape(*shape[:3], case.block_rows, case.block_keys, 8)
+    by_key = words.transpose(0, 1, 3, 2, 4, 5).reshape(*exact.shape, 8)
+    with np.errstate(invalid="ignore"):
+        found = by_key[..., :3].astype(F32).sum(axis=-1, dtype=F32)
+    differs = (found != exact) & ~(np.isnan(found) & np.isnan(exact))
+    # half a unit in the last place of what is no bool
+    finite = np.isfinite(exact) & (exact != 0)
+    power = np.exp2(np.floor(np.log2(np.abs(np.where(finite, exact, 1)))) - 24)
+    half = np.where(finite & (case.mask != "bool"), np.copysign(power, exact), 0)
+    differs |= np.isfinite(exact) & (by_key[..., 3].astype(F32) != half)
+    rest = by_key[..., 4:].view(np.uint16).copy()
+    flags = rest[..., -case.block_keys, 3].copy()
+    rest[..., -case.block_keys, 3] = 0
+    differs |= rest.any(axis=-1)
+    differs[..., 0] |= (flags != 0) != alive
+    if differs.any():
+        fail(case, "mask_tiles", differs, found, exact)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every three values of different fields meet."""
+    found = some(
+        Case,
+        0.2,
+        mask=("bool", "f16", "bf16", "f32"),
+        rows=(1, 2, 4, 5),
+        keys=(1, 32, 33, 64, 100, 200),
+        block_rows=(1, 3, 4),
+        block_keys=(32, 64),
+        threads=(64, 128),
+        batch=(1, 2),
+        layout=tuple(LAYOUTS),
+        bias_scale=(1.0, -5.656854249492381),
+    )
+    return tuple(covering(found, together=3))
+
+
+@pytest.mark.kernel
+@parts(2)
+def test_tiles_on_the_cpu_executor(part: slice) -> None:
+    check_all(check, cases()[part], SimExecutor("sm_90"))
+
+
+@pytest.mark.gpu
+def test_tiles_on_a_device(executor: DriverExecutor) -> None:
+    check_all(check, cases(), executor)
+
+
+# -- The host half ---------------------------------------------------------------------------------
+
+SM_90 = architecture("sm_90")
+
+
+@pytest.mark.unit
+def test_the_parameter_block_is_that_of_the_header() -> None:
+    arrays = {
+        "mask_bias": lay_out((1, 5, 1, 1, 70), F32),
+        "mask_tiles": lay_out((1, 2, 3, 2048), np.dtype(np.uint8)),
+    }
+    given = host_views(arrays, readonly=False)
+    names = set(mask_tiles.parameters(mask_tiles.Config(), **given, bias_scale=1.0))
+    assert names == {field.name for field in load_header().kernels[mask_tiles.NAME].fields}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (mask_tiles.Config("none"), "mask must be bool, f16, bf16 or f32, not 'none'"),
+        (mask_tiles.Config(block_rows=0), "block_rows must be positive, not 0"),
+        (mask_tiles.Config(block_keys=48, threads=96), "block_keys must be 32 or 64, not 48"),
+        (mask_tiles.Config(threads=80), "threads must be a multiple of 32 up to 1024, not 80"),
+    ],
+)
+def test_each_constraint(config: mask_tiles.Config, reason: str) -> None:
+    assert not mask_tiles.violations(mask_tiles.Config(), SM_90)
+    (found,) = mask_tiles.violations(config, SM_90)
+    assert reason in found
