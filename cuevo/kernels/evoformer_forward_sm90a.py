@@ -304,8 +304,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 def _asking_violations(c: Config) -> Iterator[str]:
     if c.pair == "none" or c.mask == "bounds":
         yield "where consumers ask for boxes there is a pair bias, whose tiles say where keys end"
-    if c.cluster > 1 or not c.continues:
-        yield "where consumers ask for boxes, cluster must be 1 and continues True"
+    if c.cluster > 1 or not c.continues or c.stages < 3:
+        yield "where consumers ask for boxes, cluster is 1, continues True, and stages 3 or more"
     if c.sums_in_rows:
         yield "where consumers ask for boxes nobody writes columns of ones; sums must be added"
 
@@ -326,8 +326,8 @@ def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if c.consumers_ask and ceil(problem.keys / c.block_keys) < c.least_key_tiles:
         yield (
-            f"consumers ask for boxes of the next work at the earliest; {problem.keys} keys are "
-            f"fewer than {c.least_key_tiles} tiles of {c.block_keys}"
+            f"consumers ask for boxes of this work and the next; {problem.keys} keys are fewer "
+            f"than {c.least_key_tiles} tiles of {c.block_keys}"
         )
     if not problem.mapped:
         yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"

@@ -23,7 +23,7 @@ class Roles(StageMemory):
 
     @property
     def consumers_ask(self) -> bool:
-        """Whether a consumer asks TMA for boxes."""
+        """Whether consumers ask TMA for boxes, in turn."""
         return self.producer == "consumer"
 
     @property
@@ -34,13 +34,13 @@ class Roles(StageMemory):
 
     @property
     def masked(self) -> bool:
-        """Whether there are mask warps."""
+        """Whether there is a mask, or something has to say where keys end."""
         return self.mask != "none"
 
     @property
     def mask_warps(self) -> int:
-        """How many of them: one for each row N, or for two of four, which leaves a thread more
-        registers.
+        """Warps that see to it: one for each row N, or for two of four, which leaves a thread more
+        registers; none where the mask comes in tiles.
         """
         if not self.masked or self.consumers_ask:
             return 0

@@ -343,6 +343,46 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
 
 @unit
 @pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(producer="nobody"), "producer must be warp or consumer, not 'nobody'"),
+        (dict(pair="none", mask="bounds"), "there is a pair bias"),
+        (dict(mask="bounds"), "there is a pair bias"),
+        (dict(cluster=2), "cluster is 1"),
+        (dict(continues=False), "continues True"),
+        (dict(stages=2), "stages 3 or more"),
+        (dict(head_dim=24), "sums must be added"),
+    ],
+    ids=str,
+)
+def test_what_consumers_that_ask_for_boxes_need(changes: dict[str, Any], why: str) -> None:
+    config = Config(32, block_rows=2, mask="bf16", **ASKING)
+    assert not kernel_90a.violations(config, SM_90A)
+    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
+    assert why in found
+
+
+@unit
+def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
+    problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
+    for rows, keys, head_dim, asking in (
+        (16, 2048, 32, True),
+        (768, 768, 16, True),
+        (15, 2048, 32, False),  # five groups of three
+        (256, 256, 32, False),
+        (16, 2048, 24, False),
+        (16, 2048, 64, False),
+    ):
+        case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
+        assert kernel_90a.choose(case, SM_90A).consumers_ask is asking
+    few = replace(problem, keys=90)
+    asking = next(config for config, _ in kernel_90a.candidates(few) if config.consumers_ask)
+    (why,) = kernel_90a.violations(asking, SM_90A, few)
+    assert "90 keys are fewer than 4 tiles of 32" in why
+
+
+@unit
+@pytest.mark.parametrize(
     ("changes", "runs"),
     [
         (dict(), True),
