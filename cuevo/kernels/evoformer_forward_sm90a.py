@@ -378,7 +378,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
-        if problem.head_dim in (16, 32):
+        if problem.head_dim in (16, 32) and problem.dtype == "bf16":
             shapes.append(replace(shape, producer="consumer", block_rows=4))
     for each in shapes:
         yield adapt(each, problem), speed(each.cluster, each.consumers_ask, problem)

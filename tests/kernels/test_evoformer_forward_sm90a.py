@@ -375,6 +375,7 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
     ):
         case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
         assert kernel_90a.choose(case, SM_90A).consumers_ask is asking
+        assert not kernel_90a.choose(replace(case, dtype="f16"), SM_90A).consumers_ask
     few = replace(problem, keys=90)
     asking = next(config for config, _ in kernel_90a.candidates(few) if config.consumers_ask)
     (why,) = kernel_90a.violations(asking, SM_90A, few)
