@@ -353,7 +353,9 @@ def adapt(config: Config, problem: Problem) -> Config:
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then with Q in shared memory, which takes fewer registers."""
+    """`config`, then such as takes fewer registers: with a producer, if consumers ask for boxes,
+    else with Q in shared memory.
+    """
     yield config
     if config.consumers_ask:
         yield replace(config, producer="warp", block_rows=min(config.block_rows, 3))

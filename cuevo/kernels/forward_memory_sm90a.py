@@ -131,13 +131,11 @@ class StageMemory(StageRing):
     @property
     def mask_row_bytes(self) -> int:
         """Bytes of a flag and of the mask of a row N in a stage: 16 a key, unless K has it."""
-        if self.consumers_ask:
-            return 16 * self.block_keys
-        return _FLAG_BYTES + (16 * self.block_keys if self.mask_product else 0)
+        return self.mask_keys_offset + (16 * self.block_keys if self.mask_product else 0)
 
     @property
     def mask_keys_offset(self) -> int:
-        """Where these begin, behind the flag."""
+        """Where the latter begin, behind the flag, which mask warps write."""
         return 0 if self.consumers_ask else _FLAG_BYTES
 
     @property

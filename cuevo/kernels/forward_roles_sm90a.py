@@ -79,8 +79,6 @@ class Roles(StageMemory):
         """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
         and those that put the mask there.
         """
-        if self.consumers_ask:
-            return 1
         mask_lanes = 0 if self.finishes_stages else self.mask_arrivals
         return 1 + mask_lanes
 
@@ -106,4 +104,4 @@ class Roles(StageMemory):
     @property
     def asked_bytes(self) -> int:
         """Bytes of a stage that a consumer asks for."""
-        return self.stage_bytes + (self.mask_stage_bytes if self.mask_product else 0)
+        return self.stage_bytes + self.mask_stage_bytes

@@ -15,7 +15,7 @@ from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
 from cuevo.kernels import mask_tiles_sm90, pack_sm70, pair_tiles_sm90
 from cuevo.kernels.forward import BIAS_BYTES, Problem
-from cuevo.ops.plan import Launch, PlanBuilder, check_grid
+from cuevo.ops.plan import Launch, PlanBuilder
 from cuevo.toolchain.template import render
 
 __all__ = [
@@ -173,7 +173,6 @@ def tile_pair_bias(
     values = pair_tiles_sm90.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
     loaded = builder.plan.place.load(render(pair_tiles_sm90.NAME, pair_tiles_sm90.values(own)))
     grid = own.grid(shape)
-    check_grid(grid)
     arrays = {"pair_tiles": name}
     builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
 
@@ -194,7 +193,6 @@ def tile_mask(builder: PlanBuilder, mask: str, block: tuple[int, int], bias_scal
     )
     loaded = builder.plan.place.load(render(mask_tiles_sm90.NAME, mask_tiles_sm90.values(own)))
     grid = own.grid(shape)
-    check_grid(grid)
     builder.add_launch(mask_tiles_sm90.NAME, loaded, own, grid, values)
     builder.substitute("mask_bias", name, own.seen(source, tiles))
 

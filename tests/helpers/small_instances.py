@@ -50,6 +50,10 @@ INSTANCES = [
         "evoformer_forward_sm90a",
         "head_dim=16 block_rows=1 m_tiles=2 stages=2 mask=f32 pair=f16 dtype=f16",
     ),
+    (
+        "evoformer_forward_sm90a",
+        "head_dim=16 block_rows=2 stages=3 mask=bf16 pair=f32 producer=consumer continues=true",
+    ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),
@@ -62,10 +66,6 @@ INSTANCES = [
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("key_bias_sm70", "mask=f32 wanted=both"),
-    (
-        "evoformer_forward_sm90a",
-        "head_dim=16 block_rows=2 stages=3 mask=bf16 pair=f32 producer=consumer continues=true",
-    ),
     ("mask_tiles_sm90", "mask=f16 block_rows=3 threads=64"),
     ("mask_tiles_sm90", "mask=bool"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),

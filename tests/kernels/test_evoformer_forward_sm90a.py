@@ -111,6 +111,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def problem_of(case: Case) -> Problem:
+    """The problem of a case, as a call states it."""
     views = cases.host_views(cases.make(case), readonly=True)
     scaled = case.scale is None or abs(case.scale) > 2**-64
     return replace(state_problem(**views), scaled=scaled)

@@ -9,8 +9,6 @@ static cuevo_array workspace_array(cuevo_plan *plan, void *workspace, int64_t a,
                                    int64_t e)
 {
     cuevo_array x;
-    int64_t step = 4;
-    int i;
     memset(&x, 0, sizeof x);
     x.type = CUEVO_F32;
     x.shape[0] = a;
@@ -18,11 +16,7 @@ static cuevo_array workspace_array(cuevo_plan *plan, void *workspace, int64_t a,
     x.shape[2] = c;
     x.shape[3] = d;
     x.shape[4] = e;
-    for (i = 4; i >= 0; i--) {
-        x.strides[i] = step;
-        step *= x.shape[i];
-    }
-    x.data = in_workspace(workspace, place_in_workspace(plan, (uint64_t)step));
+    lay_in_workspace(plan, workspace, &x);
     return x;
 }
 

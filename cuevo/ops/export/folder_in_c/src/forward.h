@@ -101,7 +101,6 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     const tiles_config *own = NULL;
     pair_tiles_params p;
     cuevo_status status;
-    int64_t step = 4;
     int i;
     memset(tiles, 0, sizeof *tiles);
     if (f->pair_bias.type == CUEVO_ABSENT)
@@ -116,13 +115,9 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
         return CUEVO_NOT_EXPORTED;
     tiles->type = CUEVO_F32;
     tiles_shape(tiles->shape, own, &f->pair_bias, c->block_queries);
-    for (i = 4; i >= 0; i--) {
-        tiles->strides[i] = step;
-        step *= tiles->shape[i];
-    }
+    lay_in_workspace(plan, f->workspace, tiles);
     if (tiles->shape[0] != f->pair_bias.shape[0])
         tiles->strides[0] = 0;
-    tiles->data = in_workspace(f->workspace, place_in_workspace(plan, (uint64_t)step));
     memset(&p, 0, sizeof p);
     if ((status = tiles_fields(&p, &f->pair_bias, tiles, f->scale)) != CUEVO_OK)
         return status;
@@ -134,9 +129,8 @@ static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_fo
 {
     const mask_tiles_config *own = NULL;
     mask_tiles_params p;
-    cuevo_array tiles, seen;
+    cuevo_array tiles;
     cuevo_status status;
-    int64_t step = 1;
     int i;
     for (i = 0; i < mask_tiles_configs_count && own == NULL; i++)
         if (mask_tiles_configs[i].mask == (int64_t)f->mask_bias.type &&
@@ -147,20 +141,15 @@ static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     memset(&tiles, 0, sizeof tiles);
     tiles.type = CUEVO_BOOL; /* bytes */
     mask_tiles_shape(tiles.shape, own, &f->mask_bias);
-    for (i = 3; i >= 0; i--) {
-        tiles.strides[i] = step;
-        step *= tiles.shape[i];
-    }
-    tiles.data = in_workspace(f->workspace, place_in_workspace(plan, (uint64_t)step));
+    tiles.shape[4] = 1;
+    lay_in_workspace(plan, f->workspace, &tiles);
     memset(&p, 0, sizeof p);
     if ((status = mask_tiles_fields(&p, own, &f->mask_bias, &tiles, f->scale)) != CUEVO_OK)
         return status;
     status = add_launch(plan, (uint32_t)own->kernel, mask_tiles_blocks(own, &tiles), own->threads, 0, &p, sizeof p,
                         CUEVO_FIRST);
-    seen = f->mask_bias;
-    seen.data = tiles.data;
-    mask_tiles_seen_strides(seen.strides, &tiles);
-    f->mask_bias = seen;
+    f->mask_bias.data = tiles.data;
+    mask_tiles_seen_strides(f->mask_bias.strides, &tiles);
     return status;
 }
 

@@ -128,6 +128,18 @@ static int64_t item_bytes(cuevo_type type)
     }
 }
 
+/* Gives an array of this type and shape, contiguous, that only kernels see, a place in the workspace. */
+static void lay_in_workspace(cuevo_plan *plan, void *workspace, cuevo_array *x)
+{
+    int64_t step = item_bytes(x->type);
+    int i;
+    for (i = 4; i >= 0; i--) {
+        x->strides[i] = step;
+        step *= x->shape[i];
+    }
+    x->data = in_workspace(workspace, place_in_workspace(plan, (uint64_t)step));
+}
+
 static int is_absent(const cuevo_array *x)
 {
     return x->type == CUEVO_ABSENT && x->data == NULL;
