@@ -109,6 +109,7 @@ CASES_OF_SM_90A = (
         pair="float16",
         config=_ALONE,
     ),
+    Case((1, 4, 130, 200, 1, 32), "float16", "float16", "float16", config=_FEW),
     Case((1, 3, 70, 100, 2, 8), mask=None, pair=None, config=_FEW),
     Case(
         (1, 2, 50, 101, 3, 64),

@@ -175,9 +175,17 @@ class StageMemory(StageRing):
 
     @property
     def mask_bytes(self) -> int:
-        """Bytes of the stages of the mask, and of that operand."""
-        halves = (_HALVES_BYTES << self.consumers_ask) if self.mask_product else 0
-        return self.halves_at + halves - self.mask_at if self.adds_mask else 0
+        """Bytes of the stages of the mask, and of that operand. Where no row states follow, as many
+        again as a mask has: the product reads each of its rows twice, which memcheck takes for
+        others behind them.
+        """
+        if not self.adds_mask:
+            return 0
+        behind = 0
+        if self.mask_product:
+            behind = _HALVES_BYTES << self.consumers_ask
+            behind += 0 if self.state_bytes else 16 * self.block_keys
+        return self.halves_at + behind - self.mask_at
 
     @property
     def barriers_at(self) -> int:

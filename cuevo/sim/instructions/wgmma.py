@@ -15,42 +15,44 @@ from cuevo.sim.machine.binder import Binder
 from cuevo.sim.machine.state import Machine
 from cuevo.sim.machine.wgmma_operands import Read, read_matrix
 from cuevo.sim.memory.fragments import matrix_of
+from cuevo.sim.sync.warpgroups import Warpgroups
 from cuevo.sim.text.syntax import IntegerOperand, Operand, RegisterOperand, VectorOperand
 from cuevo.sim.text.types import TYPES
 
 _ROWS = 64
+_NUMBERS = len(Warpgroups.NUMBERS)
 _COLUMNS_AT_ONCE = 2048
 """Columns of all warps together: more would leave the second cache."""
 
 
 def fence(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
-
-    def step(mask: Mask) -> None:
-        whole_warps(machine, mask)
-        machine.warpgroups.fence(mask)
-
-    return step
+    return _of_warpgroup(b, lambda mask: machine.warpgroups.fence(mask))
 
 
 def commit_group(b: Binder, m: Modifiers) -> Step:
     machine = b.machine
-
-    def step(mask: Mask) -> None:
-        whole_warps(machine, mask)
-        machine.warpgroups.commit(mask)
-
-    return step
+    return _of_warpgroup(b, lambda mask: machine.warpgroups.commit(mask))
 
 
 def wait_group(b: Binder, m: Modifiers) -> Step:
     pending, machine = b.constant(b.operand(0)), b.machine
     if pending < 0:
         raise b.refusal(f"there are no {pending} groups")
+    return _of_warpgroup(b, lambda mask: machine.warpgroups.wait(pending, mask))
+
+
+def _of_warpgroup(b: Binder, run: Step) -> Step:
+    """`run`, of an instruction without operands that differ, which all warps come to."""
+    machine = b.machine
+    alike = np.zeros(_NUMBERS, np.uint64)
+    alike[0] = id(b.instruction)
 
     def step(mask: Mask) -> None:
-        whole_warps(machine, mask)
-        machine.warpgroups.wait(pending, mask)
+        some = whole_warps(machine, mask)
+        warps = np.arange(machine.warps) if some is None else some
+        machine.warpgroups.agree(warps, np.broadcast_to(alike, (warps.size, _NUMBERS)))
+        run(mask)
 
     return step
 
@@ -141,7 +143,7 @@ def multiply(b: Binder, m: Modifiers) -> Step:
         groups = machine.warpgroups
         accumulators = groups.accumulators(shape, slots, d, fragment, result_type)
         adds = _uniform(machine, scale(), warps, "scale-d")
-        rows = np.zeros((warps.size, 4), np.uint64)
+        rows = np.zeros((warps.size, _NUMBERS), np.uint64)
         rows[:, 0], rows[:, 3] = number, adds
         if read_a is None:
             rows[:, 1] = _uniform(machine, bits_a, warps, "descriptors of A")

@@ -135,7 +135,8 @@ class Warpgroups:
     `register_names` are those of the function's registers, by slot.
     """
 
-    _NUMBERS = ("instruction", "descriptor of A", "descriptor of B", "scale-d")
+    NUMBERS = ("instruction", "descriptor of A", "descriptor of B", "scale-d")
+    """Of each run of an instruction, what all warps of a warpgroup have the same."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class Warpgroups:
         self._used = np.zeros(shape, np.int32)
         self._busy = np.zeros(shape, np.int32)
         self._role = np.zeros(shape, np.int32)
-        self._agreement = _Agreement(self._warpgroup, len(self._NUMBERS))
+        self._agreement = _Agreement(self._warpgroup, len(self.NUMBERS))
         self._accumulators: dict[tuple[object, ...], Accumulators] = {}
         self._reads: list[_Read] = []
         flow.on_exit = self._check_exit
@@ -214,7 +215,8 @@ class Warpgroups:
         self._reads = left
 
     def agree(self, warps: AnyArray, rows: AnyArray) -> None:
-        """All warps of a warpgroup run the same wgmma; `rows` has `_NUMBERS` for each of `warps`.
+        """All warps of a warpgroup run the same instructions of wgmma, those that fence, commit and
+        wait among them; `rows` has `NUMBERS` for each of `warps`.
 
         A warp may be ahead of the others: those that come later are compared with it.
         """
@@ -232,7 +234,7 @@ class Warpgroups:
         differ = self._agreement.differences(warps, rows)
         if differ.any():
             wrong = differ.any(axis=1)
-            what = self._NUMBERS[int(differ[wrong][0].argmax())]
+            what = self.NUMBERS[int(differ[wrong][0].argmax())]
             raise Fault(
                 f"the warps of a warpgroup do not run the same wgmma: the {what} is another",
                 self._lanes_of(warps[wrong]),
@@ -334,7 +336,8 @@ class Warpgroups:
             run = int(self._agreement.position[behind][0])
             most = int(self._agreement.length()[behind][0])
             raise Fault(
-                f"exits after {run} wgmma, of which another warp of the warpgroup has run {most}",
+                f"exits after {run} of the {most} instructions of wgmma that another warp of the "
+                "warpgroup has run",
                 leaving & behind,
             )
 

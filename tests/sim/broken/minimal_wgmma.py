@@ -198,7 +198,7 @@ FENCES = {
         {WGMMA} // here
         {COMMIT} {WAIT}
         """,
-        "a wgmma without a wgmma.fence before",
+        "the warps of a warpgroup do not run the same wgmma: the instruction is another",
     ),
     "an exit before the wait": _kernel(
         f"""
@@ -233,14 +233,23 @@ WARPGROUPS = {
         {WGMMA} {COMMIT} {WAIT}
         END: ret; // here
         """,
-        "exits after 0 wgmma, of which another warp of the warpgroup has run 1",
+        "exits after 1 of the 4 instructions of wgmma that another warp of the warpgroup has run",
     ),
     "a warp runs one more": _kernel(
         f"""
-        {READY} {FENCE} {WGMMA} <<{WGMMA} => @first {WGMMA}>> {COMMIT} {WAIT}
-        ret; // here
+        {READY} {FENCE} {WGMMA} <<{WGMMA} => @first {WGMMA}>>
+        {COMMIT} // here
+        {WAIT}
         """,
-        "exits after 1 wgmma, of which another warp of the warpgroup has run 2",
+        "the warps of a warpgroup do not run the same wgmma: the instruction is another",
+        (1, 0),
+    ),
+    "a warp waits by itself": _kernel(
+        f"""
+        {READY} {FENCE} {WGMMA} {COMMIT} <<=> @first {WAIT}>>
+        {WAIT} // here
+        """,
+        "the warps of a warpgroup do not run the same wgmma: the instruction is another",
         (1, 0),
     ),
     "a warp has exited": _kernel(
