@@ -88,16 +88,17 @@ typedef struct evoformer_forward_sm90a_params {
     alignas(64) uint8_t k_map[128]; /* k [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t out_map[128]; /* out, axes as in the map of q; boxes: Config.out_map */
+    alignas(64) uint8_t pair_map[128]; /* pair_bias [B, 1, H, Lq, Lk], 16-bit floats, Lk contiguous, for a kernel that converts it; boxes: Config.pair_map */
     const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or what mask_tiles makes of it, for a kernel
                                 whose consumers ask for boxes: a row is a group of rows n, a key a tile; read only if the kernel has one */
-    const float *pair_tiles; /* what pair_tiles makes of the pair bias; likewise */
+    const float *pair_tiles; /* what pair_tiles makes of the pair bias; null for a kernel that converts it; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;              /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
 
     int64_t mask_stride_batch;
     int64_t mask_stride_row;
     int64_t mask_stride_key;
-    int64_t pair_stride_batch; /* 0 where batches share the pair bias */
+    int64_t pair_stride_batch; /* of the tiles, or of pair_bias; 0 where batches share the pair bias */
     int64_t pair_stride_head;
     int64_t pair_stride_tile;  /* from a tile of keys to the next */
     int64_t out_stride_batch;

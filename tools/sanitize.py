@@ -91,16 +91,19 @@ CASES = (
     ),
 )
 
-_ALONE = {"cluster": 1}
-"""No clusters, where one lane arrives for its warp: racecheck does not see that the others have met
-it before.
+_ALONE = {"cluster": 1, "converts": False}
+"""Tiles of the pair bias; and no clusters, where one lane arrives for its warp: racecheck does not
+see that the others have met it before.
 """
+_THREE = {"producer": "warp", "block_rows": 3, "stages": 5, **_ALONE}
 _FEW = {"blocks": 2, **_ALONE}
 """So few threadblocks that rows N share them; where there are more, each row has its own."""
 _ASKING = {"producer": "consumer", "block_rows": 4, "continues": True, **_ALONE}
+_CONVERTING = {"converts": True, "cluster": 1}
+_FEW_CONVERTING = {"blocks": 2, **_CONVERTING}
 CASES_OF_SM_90A = (
-    Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_ALONE}),
-    Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_ALONE}),
+    Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_THREE}),
+    Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_THREE}),
     Case((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config=_FEW),
     Case(
         (1, 2, 33, 66, 1, 24),
@@ -122,12 +125,17 @@ CASES_OF_SM_90A = (
     Case((1, 6, 200, 200, 2, 32), dead=True, config={"blocks": 2, **_ASKING}),
     Case((1, 6, 200, 200, 1, 32), mask=None, config={"blocks": 1, "sums": "added", **_ASKING}),
     Case((1, 5, 70, 170, 2, 16), dtype="float16", mask="bool", pair="float32", config=_ASKING),
+    Case((1, 6, 200, 200, 2, 32), dead=True, config={"blocks": 2, **_ASKING, **_CONVERTING}),
+    Case((1, 6, 200, 192, 1, 16), mask=None, config={**_ASKING, **_CONVERTING, "stages": 6}),
+    Case((1, 4, 130, 200, 1, 32), "float16", "float16", "float16", config=_FEW_CONVERTING),
+    Case((2, 3, 70, 104, 2, 24), mask=None, config={"blocks": 3, **_CONVERTING}),
+    Case((1, 2, 50, 104, 3, 64), mask="float32", dead=True, config=_FEW_CONVERTING),
 )
 """For devices that have wgmma."""
-_PAIRED = {"producer": "warp", "block_rows": 3, "cluster": 2}
+_PAIRED = {**_THREE, "cluster": 2}
 CLUSTERS_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={"blocks": 4, **_PAIRED}),
-    Case((1, 5, 50, 101, 3, 64), mask="float32", dead=True, config={"blocks": 2, "cluster": 2}),
+    Case((1, 5, 50, 101, 3, 64), mask="float32", dead=True, config={**_FEW, "cluster": 2}),
 )
 """The same in clusters; not for racecheck."""
 

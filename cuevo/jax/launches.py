@@ -123,7 +123,7 @@ def _with_maps(launch: Launch, maps: BoundLaunch, place: int, written: set[int])
     kernel = render(launch.name, evoformer_forward_sm90a.values(config, maps_at=maps_at))
     slots = _slots(launch)
     arrays = {name: slots.pop(f"{name}_map") for name in _IN_MEMORY}
-    del slots["out_map"]
+    del slots["out_map"], slots["pair_map"]
     arrays |= {"q_map": maps.writes[0], **slots}
     return _bind(kernel, launch.constants, arrays, launch.shape, written)
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
-from cuevo.cuda.tensor_map import TensorMap
+from cuevo.cuda.tensor_map import BYTES, TensorMap
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_roles_sm90a import Roles
-from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last, has_many_tiles
+from cuevo.kernels.forward_speeds_sm90a import prefers_lower_variant, speed
+from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
 from cuevo.kernels.operand_rows_sm90a import OperandRows
 
@@ -48,23 +49,6 @@ ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
 _MOST_WORKS = 2**31
-_LEAST_SCORES = 2**25
-"""From which on it runs unasked."""
-_GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
-"""How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
-and the other one hardly does: with a pair bias, and without.
-"""
-_CLUSTER_GAIN = (0.99, 1.03)
-"""The same of clusters of two threadblocks beside single ones, where L2 has time enough for both to
-read the pair bias, and where not: up to D 32 where it does not keep all tiles, above at odd
-multiples of 8.
-"""
-_ASKING_GAIN, _ASKING_LOSS = 1.01, 0.92
-"""The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
-mask warps: from `_MANY_KEYS` on, and of fewer keys or with a last tile of 64 queries, as a work has
-more to do before and behind its stages, and the mask a launch of its own.
-"""
-_MANY_KEYS = 512
 _GUESS = -64.0
 """In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
 whose highest score is between 96 below 0 and 64 above need no other.
@@ -114,6 +98,10 @@ class Config(OperandRows, Roles, WorkList):
     "consumer", those that compute, in turn, so that all registers are theirs; the mask comes in
     tiles then.
     """
+    converts: bool = False
+    """Take the pair bias, of 16 bits, as it is in memory, and convert it beside the scores; else
+    another launch makes tiles of it in fp32, which more rows N share than a threadblock has.
+    """
     sums: str = "column"
     """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
     "added", instructions, of unrounded ones.
@@ -138,9 +126,19 @@ class Config(OperandRows, Roles, WorkList):
     @property
     def adds_mask(self) -> bool:
         """Whether a product adds the mask to the scores: where there is one, or keys end within a
-        tile and no tile of the pair bias says so.
+        tile and no tile of the pair bias in fp32 says so.
         """
-        return self.masked and (self.mask != "bounds" or self.pair == "none")
+        return self.masked and (self.mask != "bounds" or not self.tiled)
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the pair bias comes in tiles of `pair_tiles_sm90`."""
+        return self.pair != "none" and not self.converts
+
+    @property
+    def needs_whole_tiles(self) -> bool:
+        """Whether nothing says where keys end within a tile."""
+        return not self.masked and not self.tiled
 
     @property
     def mask_beside_k(self) -> bool:
@@ -234,6 +232,39 @@ class Config(OperandRows, Roles, WorkList):
         """The map of out [B, N, Lq, H, D], likewise."""
         return self.operand_map(out, self.stored_queries)
 
+    def pair_map(self, pair_bias: ArrayView) -> TensorMap:
+        """The map of pair_bias [B, 1, H, Lq, Lk]: (Lk, Lq, H, 1, B), where batches that share it
+        are one.
+        """
+        extents, strides = self.pair_axes(pair_bias)
+        return TensorMap(
+            self.pair,
+            pair_bias.pointer,
+            (pair_bias.shape[4], *extents),
+            strides,
+            (self.block_keys, self.block_queries, 1, 1, 1),
+            swizzle=self.pair_row_bytes,
+            l2_promotion=128,
+        )
+
+    @staticmethod
+    def pair_as_tiles(pair_bias: ArrayView) -> ArrayView:
+        """A pair bias that is converted as `parameters` is told of it: its axes B and H."""
+        batch, _, heads, *rest = pair_bias.shape
+        of_batch, _, of_head, *others = pair_bias.strides
+        return replace(
+            pair_bias, shape=(batch, heads, 1, *rest), strides=(of_batch, of_head, 0, *others)
+        )
+
+    @staticmethod
+    def pair_axes(pair_bias: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides of the axes of that map but for Lk."""
+        of_batch, _, of_head, of_query, _ = pair_bias.strides
+        batch, _, heads, queries, _ = pair_bias.shape
+        axes = ((queries, of_query), (heads, of_head), (1, 0), (batch if of_batch else 1, of_batch))
+        # An axis of one element may have any stride, as above.
+        return tuple(x for x, _ in axes), tuple(stride if x > 1 else 16 for x, stride in axes)
+
 
 def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:
     """The names that the template sees; with `maps_at`, the instance is for a parameter block that
@@ -285,8 +316,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
             f"at head_dim {c.head_dim} mask warps write the columns that make row sums; mask "
             'must be "bounds" where there is none'
         )
-    if c.cluster not in (1, 2, 4) or (c.cluster > 1 and c.pair == "none"):
-        yield f"cluster must be 1, or 2 or 4 where there is a pair bias, not {c.cluster}"
+    if c.cluster not in (1, 2, 4) or (c.cluster > 1 and not c.tiled):
+        yield f"cluster must be 1, or 2 or 4 where the pair bias is tiled, not {c.cluster}"
+    if c.converts and c.pair not in ("f16", "bf16"):
+        yield f"what is converted is a pair bias of f16 or bf16, not {c.pair}"
     if c.again_words < 1 or c.again_words & (c.again_words - 1) or c.again_words >= c.threads:
         yield f"again_words must be a power of two below {c.threads}, not {c.again_words}"
     if c.blocks < 1:
@@ -303,7 +336,7 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 
 def _asking_violations(c: Config) -> Iterator[str]:
     if c.pair == "none" or c.mask == "bounds":
-        yield "where consumers ask for boxes there is a pair bias, whose tiles say where keys end"
+        yield "where consumers ask for boxes, there is a pair bias, and biases say where keys end"
     if c.cluster > 1 or not c.continues or c.stages < 3:
         yield "where consumers ask for boxes, cluster is 1, continues True, and stages 3 or more"
     if c.sums_in_rows:
@@ -322,8 +355,10 @@ def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield "is an instance for another head_dim, dtype or type of pair_bias"
     if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
-    if c.mask == c.pair == "none" and problem.keys % c.block_keys:
+    if c.needs_whole_tiles and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
+    if c.converts and problem.pair_alignment < 16:
+        yield "a tensor map of the pair bias needs rows at multiples of 16 bytes"
     if c.consumers_ask and ceil(problem.keys / c.block_keys) < c.least_key_tiles:
         yield (
             f"consumers ask for boxes of this work and the next; {problem.keys} keys are fewer "
@@ -346,8 +381,9 @@ def adapt(config: Config, problem: Problem) -> Config:
         mask=problem.mask,
         pair=problem.pair,
         cluster=1 if problem.pair == "none" else config.cluster,
+        converts=config.converts and problem.pair in ("f16", "bf16"),
     )
-    ragged = problem.pair == "none" and problem.keys % config.block_keys > 0
+    ragged = not fitted.tiled and problem.keys % config.block_keys > 0
     bounds = ragged or fitted.sums_in_rows
     return replace(fitted, mask="bounds") if bounds and not fitted.masked else fitted
 
@@ -380,23 +416,18 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
-        if problem.head_dim in (16, 32) and problem.dtype == "bf16":
-            shapes.append(replace(shape, producer="consumer", block_rows=4))
+        converting = replace(shape, converts=True, stages=max(shape.stages, 5))
+        if problem.head_dim in (16, 32):
+            asking = replace(shape, producer="consumer", block_rows=4)
+            shapes.append(asking)
+            # In fp16 it needs more registers than there are at D 32.
+            if (problem.head_dim, problem.dtype) != (32, "f16"):
+                converting = replace(asking, converts=True, stages=6)
+        if problem.pair != "f32":
+            shapes.append(converting)
     for each in shapes:
-        yield adapt(each, problem), speed(each.cluster, each.consumers_ask, problem)
-
-
-def speed(cluster: int, consumers_ask: bool, problem: Problem) -> float:
-    """Speed of clusters of so many threadblocks, or of consumers that ask for boxes, beside single
-    ones that have a producer.
-    """
-    if consumers_ask:
-        short = problem.keys < _MANY_KEYS or 0 < problem.queries % 128 <= 64
-        return _ASKING_LOSS if short else _ASKING_GAIN
-    if cluster == 1:
-        return 1.0
-    busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)
-    return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
+        made = speed(each.cluster, each.consumers_ask, each.converts, problem)
+        yield adapt(each, problem), made
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -408,20 +439,6 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
     """Works of a cluster one after the other, by their rows N, over their speed."""
     return config.rounds(problem, arch.multiprocessors) * config.block_rows / speed
-
-
-def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
-    """Whether ``evoformer_forward_sm80`` is to run: where there is no bias, where a call is so
-    short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
-    it, and where the last query tile would be mostly empty.
-    """
-    if problem.mask == problem.pair == "none" or problem.scores < _LEAST_SCORES:
-        return True
-    tiles, rest = divmod(problem.queries, 64)
-    # A tile of 64 queries alone takes longer than half of two.
-    padded = 64 * (tiles + (rest > 0)) + 20 * ((tiles + (rest > 0)) % 2)
-    gain = _GAIN_WITHOUT_PAIR if problem.pair == "none" else _GAIN
-    return padded > problem.queries * gain
 
 
 # -- Launch ----------------------------------------------------------------------------------------
@@ -473,6 +490,7 @@ def parameters(
     out: ArrayView,
     scale: float,
     mask_bias: ArrayView | None = None,
+    pair_bias: ArrayView | None = None,
     pair_tiles: ArrayView | None = None,
     lse: ArrayView | None = None,
     first_query: int = 0,
@@ -484,13 +502,19 @@ def parameters(
 
     blocks : threadblocks of the launch, at most, as `WorkList.grid` has them.
 
-    pair_tiles : [B, H, key tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it.
+    pair_bias, pair_tiles : what the kernel converts, as the tensor map of it has it, or [B, H, key
+        tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it; the other is not read.
     """
+    pair_map = bytes(BYTES)
+    if config.converts and pair_bias is not None:
+        pair_map = config.pair_map(pair_bias).encode_for_executor()
+        pair_tiles = config.pair_as_tiles(pair_bias)
     return {
         "q_map": config.q_map(q).encode_for_executor(),
         "k_map": config.k_map(k).encode_for_executor(),
         "v_map": config.k_map(v).encode_for_executor(),
         "out_map": config.out_map(out).encode_for_executor(),
+        "pair_map": pair_map,
         **unmapped_fields(
             config,
             problem,
@@ -517,7 +541,7 @@ def unmapped_fields(
     first_query: int,
     blocks: int | None = None,
 ) -> dict[str, Any]:
-    """`parameters` without the tensor maps."""
+    """`parameters` without the tensor maps; a pair bias that is converted is as tiles."""
     # The C planner has an array of tiles in any case, of no strides where there are none.
     is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
     numbering = config.numbering(
@@ -551,9 +575,11 @@ def addresses(
     k: ArrayView,
     v: ArrayView,
     out: ArrayView,
+    pair_bias: ArrayView | None,
     *,
     context: PrimaryContext | None,
 ) -> MappedAddresses:
     """Packer of a call's addresses for the front of the parameter block."""
     maps = config.q_map(q), config.k_map(k), config.k_map(v), config.out_map(out)
-    return MappedAddresses(NAME, maps, context=context)
+    pair_map = config.pair_map(pair_bias) if config.converts and pair_bias else None
+    return MappedAddresses(NAME, (*maps, pair_map), context=context)

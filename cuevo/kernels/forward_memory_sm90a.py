@@ -17,6 +17,7 @@ class StageMemory(StageRing):
 
     again_words: int
     block_keys: int
+    converts: bool
     head_dim: int
     m_tiles: int
 
@@ -67,9 +68,19 @@ class StageMemory(StageRing):
         return self.operand_bytes
 
     @property
+    def pair_element_bytes(self) -> int:
+        """Bytes of an element of the pair bias in a stage: its own 16 bits, or fp32."""
+        return 2 if self.converts else 4
+
+    @property
+    def pair_row_bytes(self) -> int:
+        """Bytes of the pair bias of a query in a stage, and of their swizzle where it is boxes."""
+        return self.pair_element_bytes * self.block_keys
+
+    @property
     def pair_tile_bytes(self) -> int:
         """Bytes of the pair bias of 64 queries in a stage."""
-        return 64 * self.block_keys * 4
+        return 64 * self.pair_row_bytes
 
     @property
     def ones_at(self) -> int:

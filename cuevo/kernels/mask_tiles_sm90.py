@@ -39,6 +39,8 @@ class Config:
     """Keys of a tile."""
     threads: int = 512
     """Threads of a block."""
+    behind: bool = True
+    """Whether a launch of `pair_tiles_sm90` is right in front, beside which this one runs."""
 
     @property
     def shared_bytes(self) -> int:

@@ -52,10 +52,15 @@ class StageRing(ABC):
         return 2 * self.operand_bytes
 
     @property
+    def pair_element_bytes(self) -> int:
+        """Bytes of an element of the pair bias in a stage: those of fp32."""
+        return 4
+
+    @property
     def pair_bytes(self) -> int:
-        """Bytes of the pair bias of a stage, in fp32."""
+        """Bytes of the pair bias of a stage."""
         own, streamed = self.score_step
-        return 4 * own * streamed if self.pair != "none" else 0
+        return self.pair_element_bytes * own * streamed if self.pair != "none" else 0
 
     @property
     def stage_bytes(self) -> int:

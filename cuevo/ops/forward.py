@@ -9,6 +9,7 @@ import numpy as np
 
 from cuevo.arrays import ArrayView
 from cuevo.executors import DriverExecutor, architecture_of, executor_for
+from cuevo.executors.protocol import Executor
 from cuevo.kernels import (
     evoformer_forward_sm70,
     evoformer_forward_sm75,
@@ -20,6 +21,7 @@ from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_lse,
     check_scale,
+    is_mapped,
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
@@ -30,6 +32,7 @@ from cuevo.ops.packing import (
     check_pack,
     pack_biases,
     pack_mask,
+    row_alignment,
     tile_mask,
     tile_pair_bias,
 )
@@ -187,6 +190,8 @@ def _make_plan(
     )
     named = measured if config is None else config
     if dispatch(VARIANTS, readable, architecture_of(place), named) is evoformer_forward_sm90a:
+        if "pair_bias" in views and not _maps_pair(views["pair_bias"], place):
+            readable = replace(readable, pair_alignment=0)
         _add_mapped_launch(builder, readable, factor, config, measured)
         return builder.plan
     problem = pack_biases(builder, problem, pack)
@@ -208,6 +213,16 @@ def _make_plan(
     return builder.plan
 
 
+def _maps_pair(pair_bias: ArrayView, place: Executor) -> bool:
+    """Whether a tensor map can describe the pair bias, which batches may share, and the host is to
+    make one.
+    """
+    one_batch = replace(pair_bias, shape=(1, *pair_bias.shape[1:]))
+    seen = pair_bias if pair_bias.strides[0] else one_batch
+    rows_fit = row_alignment(seen) == ROW_ALIGNMENT
+    return place.knows_addresses and rows_fit and is_mapped(seen)
+
+
 def _add_mapped_launch(
     builder: PlanBuilder,
     problem: Problem,
@@ -216,7 +231,7 @@ def _add_mapped_launch(
     measured: Any,
 ) -> None:
     """Put the launches of the kernel that has tensor maps into a plan: it reads the pair bias in
-    tiles of its own.
+    tiles of its own, or converts it.
     """
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
     wanted = configure(kernel, problem, place, config, measured)
@@ -225,11 +240,16 @@ def _add_mapped_launch(
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
-    block = (chosen.block_queries, chosen.block_keys)
-    tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
+    if chosen.tiled:
+        block = (chosen.block_queries, chosen.block_keys)
+        tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     if chosen.reads_mask_tiles:
-        tile_mask(builder, problem.mask, (chosen.block_rows, chosen.block_keys), 1.0 / scale)
+        of_mask = (chosen.block_rows, chosen.block_keys)
+        tile_mask(builder, problem.mask, of_mask, 1.0 / scale, behind=chosen.tiled)
     q, k, v = views["q"], views["k"], views["v"]
+    pair_bias = views.get("pair_bias")
+    mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}
+    mapped |= {"pair_map": "pair_bias"} if chosen.converts else {}
     context = place.context if isinstance(place, DriverExecutor) else None
     plan = builder.plan
     # Two that follow a launch run beside each other, the longer one right behind it, but in a
@@ -250,6 +270,7 @@ def _add_mapped_launch(
             out=views["out"],
             scale=scale,
             mask_bias=views.get("mask_bias"),
+            pair_bias=pair_bias,
             pair_tiles=views.get("pair_tiles"),
             first_query=part.first_query,
             blocks=part.blocks,
@@ -260,8 +281,10 @@ def _add_mapped_launch(
             part.config,
             part.config.grid(part.problem, part.blocks),
             values,
-            arrays={f"{name}_map": name for name in ("q", "k", "v", "out")},
-            addresses=kernel.addresses(part.config, q, k, v, views["out"], context=context),
+            arrays=mapped,
+            addresses=kernel.addresses(
+                part.config, q, k, v, views["out"], pair_bias, context=context
+            ),
             queue=queue,
         )
 

@@ -145,7 +145,7 @@ Call = Forward | Backward | Gemm
 
 class CLaunch(ctypes.Structure):
     _fields_ = (
-        ("parameters", ctypes.c_uint8 * 768),
+        ("parameters", ctypes.c_uint8 * 1024),
         ("parameter_bytes", ctypes.c_uint32),
         ("kernel", ctypes.c_uint32),
         ("grid", ctypes.c_uint32 * 3),

@@ -124,15 +124,19 @@ MAPPED_DIMS = tuple(d for d in HEAD_DIMS if d <= 64)
 def mapped_configurations(
     head_dim: int, dtype: str, biases: int
 ) -> list[evoformer_forward_sm90a.Config]:
-    """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end in a tile, and
-    what they are for a last tile of queries that is short.
+    """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end with a tile,
+    or in one, and what they are for a last tile of queries that is short.
     """
     mask, pair, _ = BIASES[biases]
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
-    problem = forward.Problem(1, 8, 2, 257, 257, head_dim, dtype, *types)
-    kernel = evoformer_forward_sm90a
-    offered = [config for config, _ in kernel.candidates(problem)]
-    return [part.config for config in offered for part in kernel.parts(config, problem)]
+    kernel, arch = evoformer_forward_sm90a, architecture("sm_90a")
+    found = {}
+    for keys in (256, 257):
+        problem = forward.Problem(1, 8, 2, 257, keys, head_dim, dtype, *types)
+        for config, _ in kernel.candidates(problem):
+            if not kernel.violations(config, arch, problem):
+                found |= dict.fromkeys(part.config for part in kernel.parts(config, problem))
+    return list(found)
 
 
 def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
@@ -145,10 +149,11 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
                 tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
                 tiling += "-asking" if config.consumers_ask else ""
+                tiling += "-converting" if config.converts else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
-    # `config` is the last one.
-    values = kernel.values(config, maps_at=0)
+    # `config` is the last one; who builds maps in memory makes tiles.
+    values = kernel.values(replace(config, converts=False), maps_at=0)
     yield f"forward-sm90a-{name}-maps-in-memory", kernel.NAME, values
 
 
@@ -306,6 +311,8 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for mask in ("bool", "f16", "bf16", "f32"):
         operands = mask_tiles_sm90.Config(mask)
         yield f"mask-tiles-{mask}", mask_tiles_sm90.NAME, mask_tiles_sm90.values(operands)
+    alone = mask_tiles_sm90.values(replace(operands, behind=False))
+    yield f"mask-tiles-{mask}-alone", mask_tiles_sm90.NAME, alone
     for dtype, head_dim, width, last_queries, last_rows, pair in (
         ("bf16", 8, 16, 0, 0, "none"),
         ("f16", 32, 32, 0, 0, "f16"),

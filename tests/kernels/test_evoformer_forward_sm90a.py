@@ -2,7 +2,6 @@
 the kernel does not serve, and how it is asked for.
 """
 
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,6 +72,10 @@ OWN = Case("f16", 8, 20, 45, batch=2, rows=1, mask="f32", mask_layout="odd", see
 LONG = Case("bf16", 32, 140, 170, rows=6, heads=2, mask="bf16", pair="f32", seed=13)
 ASKING: dict[str, Any] = dict(producer="consumer", continues=True)
 """Consumers ask for boxes."""
+# The pair bias as it is: batches that share it, and keys that end within a tile.
+RAW = Case("bf16", 32, 140, 168, rows=6, heads=2, mask="bf16", pair="bf16", seed=14)
+SHARED = Case("bf16", 24, 70, 72, batch=2, rows=3, pair="bf16", pair_layout="one B", seed=15)
+CONVERTING: dict[str, Any] = dict(converts=True)
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
@@ -97,6 +100,25 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (
         replace(LONG, head_dim=24, values="offset", offset=-300.0, scale=-0.3),
         dict(block_rows=2, stages=3, sums="added", **ASKING),
+    ),
+    (RAW, dict(block_rows=4, stages=6, blocks=1, **ASKING, **CONVERTING)),
+    (
+        replace(RAW, keys=160, mask="none", head_dim=16),
+        dict(block_rows=4, stages=4, sums="added", **ASKING, **CONVERTING),
+    ),
+    (
+        replace(RAW, dtype="f16", pair="f16", mask="none", scale=-0.4),
+        dict(stages=4, continues=True, **CONVERTING),
+    ),
+    (replace(AGAIN, keys=72, pair="bf16"), dict(block_rows=2, stages=3, **CONVERTING)),
+    (SHARED, dict(block_rows=2, stages=3, continues=True, **CONVERTING)),
+    (
+        replace(SHARED, head_dim=64, mask="none"),
+        dict(block_rows=2, stages=3, sums="added", blocks=3, **CONVERTING),
+    ),
+    (
+        replace(SHARED, mask="bool", keys=136),
+        dict(block_rows=1, m_tiles=1, block_keys=64, stages=2, **CONVERTING),
     ),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -324,206 +346,6 @@ def test_an_lse_that_is_asked_for_is_exact() -> None:
     assert np.abs(lse - cases.expected(case, inputs)[1]).max() < 1e-5
 
 
-@unit
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (dict(mapped=False), "a tensor map steps forward"),
-        (dict(scaled=False), "taken as 0"),
-        (dict(head_dim=72), "head_dim must be"),
-    ],
-    ids=str,
-)
-def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
-    problem = replace(PROBLEM, **changes)
-    config = replace(next(kernel_90a.candidates(problem))[0], head_dim=problem.head_dim)
-    assert any(why in each for each in kernel_90a.violations(config, SM_90A, problem))
-    with pytest.raises(ValueError, match=why):
-        kernel_90a.choose(problem, SM_90A)
-
-
-@unit
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (dict(producer="nobody"), "producer must be warp or consumer, not 'nobody'"),
-        (dict(pair="none", mask="bounds"), "there is a pair bias"),
-        (dict(mask="bounds"), "there is a pair bias"),
-        (dict(cluster=2), "cluster is 1"),
-        (dict(continues=False), "continues True"),
-        (dict(stages=2), "stages 3 or more"),
-        (dict(head_dim=24), "sums must be added"),
-    ],
-    ids=str,
-)
-def test_what_consumers_that_ask_for_boxes_need(changes: dict[str, Any], why: str) -> None:
-    config = Config(32, block_rows=2, mask="bf16", **ASKING)
-    assert not kernel_90a.violations(config, SM_90A)
-    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
-    assert why in found
-
-
-@unit
-def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
-    problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
-    for rows, keys, head_dim, asking in (
-        (16, 2048, 32, True),
-        (768, 768, 16, True),
-        (15, 2048, 32, False),  # five groups of three
-        (256, 256, 32, False),
-        (16, 2048, 24, False),
-        (16, 2048, 64, False),
-    ):
-        case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
-        assert kernel_90a.choose(case, SM_90A).consumers_ask is asking
-        assert not kernel_90a.choose(replace(case, dtype="f16"), SM_90A).consumers_ask
-    few = replace(problem, keys=90)
-    asking = next(config for config, _ in kernel_90a.candidates(few) if config.consumers_ask)
-    (why,) = kernel_90a.violations(asking, SM_90A, few)
-    assert "90 keys are fewer than 4 tiles of 32" in why
-
-
-@unit
-@pytest.mark.parametrize(
-    ("changes", "runs"),
-    [
-        (dict(), True),
-        (dict(head_dim=64, dtype="f16"), True),
-        (dict(head_dim=8), True),
-        (dict(head_dim=72), False),
-        (dict(queries=200), True),
-        (dict(queries=130), False),
-        (dict(pair="none"), True),
-        (dict(pair="none", queries=321), False),
-        (dict(pair="none", mask="none"), False),
-        (dict(rows=32), False),
-        (dict(mapped=False), False),
-    ],
-    ids=str,
-)
-def test_it_runs_unasked_where_it_is_measured_to_be_faster(
-    changes: dict[str, Any], runs: bool
-) -> None:
-    large = Problem(1, 384, 4, 384, 384, 32, "bf16", "bf16", "bf16")
-    for arch, can in (("sm_90a", True), ("sm_100", False)):
-        chosen = dispatch(VARIANTS, replace(large, **changes), architecture(arch))
-        assert (chosen is kernel_90a) is (runs and can)
-
-
-@unit
-@pytest.mark.parametrize(
-    ("queries", "expected"),
-    [
-        (64, [(2, 0, 64)]),
-        (256, [(2, 0, 256)]),
-        (257, [(2, 0, 256), (1, 256, 1)]),
-        (321, [(2, 0, 321)]),
-    ],
-)
-def test_a_short_last_tile_has_a_launch_of_its_own(
-    queries: int, expected: list[tuple[int, int, int]]
-) -> None:
-    parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
-    assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
-    assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
-
-
-@unit
-@pytest.mark.parametrize(
-    ("rows", "length", "head_dim", "expected"),
-    [
-        (384, 769, 32, [120, 12]),
-        (300, 301, 32, [103, 29]),
-        (512, 520, 64, [111, 21]),
-        (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
-        (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors
-        (256, 384, 32, [132]),
-    ],
-)
-def test_a_last_tile_has_some_of_the_multiprocessors(
-    rows: int, length: int, head_dim: int, expected: list[int]
-) -> None:
-    problem = Problem(1, rows, 4, length, length, head_dim, "bf16", "bf16", "bf16")
-    config = kernel_90a.choose(problem, SM_90A)
-    parts = list(kernel_90a.parts(config, problem, together=True))
-    assert [x.blocks for x in parts] == expected
-    assert all(x.config.grid(x.problem, x.blocks)[0] <= x.blocks for x in parts)
-    assert all(x.blocks % x.config.cluster == 0 for x in parts)
-    one_by_one = list(kernel_90a.parts(config, problem))
-    assert {x.blocks for x in one_by_one} == {132}
-    # A plan's choice is one that a call can be given.
-    assert [x.config for x in one_by_one] == [x.config for x in parts]
-
-
-@unit
-@pytest.mark.parametrize("cluster", [1, 2])
-@pytest.mark.parametrize("blocks", [2, 3, 4, 5, 7, 132])
-def test_no_launch_of_two_is_without_multiprocessors(blocks: int, cluster: int) -> None:
-    config = Config(32, blocks=blocks, cluster=cluster)
-    for queries, rows in itertools.product((129, 192, 300, 1100), (1, 4, 50)):
-        problem = replace(PROBLEM, queries=queries, rows=rows)
-        found = [x.blocks for x in kernel_90a.parts(config, problem, together=True)]
-        assert min(found) >= cluster and (sum(found) == blocks or set(found) == {blocks})
-
-
-@unit
-@pytest.mark.parametrize(
-    ("rows", "blocks", "alone"), [(256, 132, 28), (256, 66, 0), (255, 132, 20), (9, 132, 24)]
-)
-def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) -> None:
-    """Where there are few of them, and in no cluster."""
-    problem = Problem(1, rows, 4, 256, 256, 32, "bf16", "none", "bf16")
-    config = Config(32, blocks=blocks)
-    works = config.works(problem)
-    assert config.alone(problem, blocks) == alone
-    assert replace(config, cluster=2).alone(problem, blocks) == 0
-    found = config.numbering(problem, 2)
-    assert (found["set_heads"], found["groups"], found["head_sets"]) == (2, -(-rows // 3), 2)
-    assert (found["first_alone"], found["works"]) == (works - alone, works + 2 * alone)
-    assert config.grid(problem)[0] == min(blocks, works + 2 * alone)
-    assert config.rounds(problem, blocks) == works // blocks + (
-        0.71 if alone else works % blocks > 0
-    )
-
-
-@unit
-def test_a_device_has_clusters_that_fit_on_it() -> None:
-    problem = Problem(1, 64, 4, 512, 512, 32, "bf16", "none", "bf16")
-    for count in (1, 2, 3):
-        device = replace(SM_90A, multiprocessors=count)
-        found = kernel_90a.choose(problem, device)
-        assert found.cluster <= found.grid(problem)[0] <= count
-        clusters = replace(found, block_rows=3, producer="warp", cluster=4)
-        reasons = kernel_90a.violations(clusters, device, problem)
-        assert reasons == (f"a cluster of 4 does not fit on {count} multiprocessors",)
-
-
-@unit
-@pytest.mark.parametrize(
-    ("rows", "heads", "length", "head_dim", "expected"),
-    [
-        (1024, 4, 1024, 32, 4),  # L2 keeps the tiles of all heads
-        (2048, 4, 2048, 32, 2),
-        (48, 16, 768, 48, 4),
-        (48, 16, 768, 24, 8),
-        (64, 8, 1024, 64, 1),
-        (2048, 3, 2048, 32, 1),  # no lines are whole, and the call is long
-        (6, 3, 2048, 32, 3),
-    ],
-)
-def test_sets_of_heads_fill_lines_where_the_pair_bias_is_large(
-    rows: int, heads: int, length: int, head_dim: int, expected: int
-) -> None:
-    problem = Problem(1, rows, heads, length, length, head_dim, "bf16", "none", "bf16")
-    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, head_dim), np.float16))
-    tiles = cuevo.arrays.view(np.zeros((1, 2, 1, 1, 2048), np.float32))
-    given: Any = dict(out=out, scale=1.0, mask_bias=None, lse=None, first_query=0)
-    config = Config(head_dim)
-    for pair_tiles, set_heads in ((tiles, expected), (None, heads)):
-        found = kernel_90a.unmapped_fields(config, problem, pair_tiles=pair_tiles, **given)
-        assert (found["set_heads"], found["head_sets"]) == (set_heads, heads // set_heads)
-
-
 @kernel
 @pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -534,39 +356,3 @@ def test_the_assembler_waits_for_no_product_by_itself(dtype: str, continues: boo
         objections(kernel_90a, part.config, "sm_90a") for part in kernel_90a.parts(config, problem)
     ]
     assert found == [([], False)] * 2
-
-
-@unit
-def test_zero_and_negative_strides_are_for_other_variants() -> None:
-    whole, out = np.zeros((2, 1, 2, 8, 1, 16), np.float16)
-    stretched = np.broadcast_to(whole[:, :1], whole.shape)
-    arrays = dict(q=whole, k=whole, v=whole, out=out)
-    for changes, mapped in (
-        (dict(), True),
-        (dict(k=stretched), False),
-        (dict(out=out[:, :, ::-1]), False),
-    ):
-        views = {key: cuevo.arrays.view(x) for key, x in {**arrays, **changes}.items()}
-        assert state_problem(**views).mapped is mapped
-
-
-@unit
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        (dict(head_dim=24), "mask warps write"),
-        (dict(parts=4), "are not multiples of 16 keys"),
-        (dict(stages=9), "bytes of shared memory"),
-        (dict(again_words=3), "again_words must be a power of two"),
-        (dict(dtype="f32"), "dtype must be"),
-        (dict(block_keys=48), "block_keys must be"),
-        (dict(m_tiles=3), "m_tiles 1, 2 or 4"),
-        (dict(sums="none"), "sums must be"),
-        (dict(continues=True, q_in_registers=False), "continues needs q_in_registers"),
-    ],
-    ids=str,
-)
-def test_limits(changes: dict[str, Any], why: str) -> None:
-    assert kernel_90a.violations(Config(32), SM_90A) == ()
-    config = replace(Config(32), **changes)
-    assert any(why in each for each in kernel_90a.violations(config, SM_90A))

@@ -69,7 +69,8 @@ def operand(case: Case) -> Strided:
 
 
 def check(place: Executor, case: Case) -> None:
-    config = mask_tiles.Config(case.mask, case.block_rows, case.block_keys, case.threads)
+    sizes = case.block_rows, case.block_keys, case.threads
+    config = mask_tiles.Config(case.mask, *sizes, behind=case.batch == 1)
     assert not mask_tiles.violations(config, architecture("sm_90"))
     inputs = {"mask_bias": operand(case)}
     source = host_views(inputs, readonly=True)["mask_bias"]

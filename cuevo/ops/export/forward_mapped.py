@@ -44,9 +44,12 @@ _COLUMNS = Columns(
     block_keys=lambda c: c.block_keys,
     stored_queries=lambda c: c.stored_queries,
     row_elements=lambda c: c.row_elements,
-    swizzle=lambda c: c.row_bytes,
     line_heads=lambda c: c.line_heads,
+    is_f16=lambda c: c.dtype == "f16",
     consumers_ask=lambda c: c.consumers_ask,
+    converts=lambda c: c.converts,
+    tiled=lambda c: c.tiled,
+    needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
 )
@@ -61,6 +64,7 @@ _MASK_TILES = Columns(
     "mask",
     block_rows=lambda c: c.block_rows,
     block_keys=lambda c: c.block_keys,
+    behind=lambda c: c.behind,
     threads=lambda c: c.threads,
 )
 _MANY = 2**20
@@ -115,7 +119,12 @@ def formulas() -> Iterator[str]:
         f"{given}, {ARCHITECTURE}",
         lambda: _KERNEL.cost(
             config(),
-            _KERNEL.speed(columns["cluster"], columns["consumers_ask"], x),  # type: ignore[arg-type]
+            _KERNEL.speed(
+                columns["cluster"],  # type: ignore[arg-type]
+                columns["consumers_ask"],  # type: ignore[arg-type]
+                columns["converts"],  # type: ignore[arg-type]
+                replace(x, dtype="f16" if columns["is_f16"] else "bf16"),
+            ),
             x,
             arch,
         ),
@@ -136,6 +145,11 @@ def formulas() -> Iterator[str]:
     array: Any = array_in_c("source")
     yield values_function(
         "map_axes", "const cuevo_array *source", lambda: [*chain(*_KERNEL.Config.map_axes(array))]
+    )
+    yield values_function(
+        "pair_axes",
+        "const cuevo_array *source",
+        lambda: [*chain(*_KERNEL.Config.pair_axes(array))],
     )
     names = ("out", "mask_bias", "pair_tiles", "lse")
     arrays = {name: array_in_c(name) for name in names}
@@ -214,11 +228,16 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
         return configs.add(_COLUMNS.row(instances.add(_KERNEL, config, arch), config))
 
     for arch, head_dim, dtype, mask, pair in selection.kinds("forward"):
-        problem = Problem(1, _MANY, 1, 1, 1, head_dim, dtype, mask, pair)
         first = len(tilings)
-        # Without a bias none is chosen.
-        for config, _ in _KERNEL.candidates(problem) if (mask, pair) != ("none", "none") else ():
-            if _KERNEL.violations(config, arch, problem):
+        # Keys that end with a tile, which some candidates need, and others.
+        problems = [
+            Problem(1, _MANY, 1, 1, keys, head_dim, dtype, mask, pair)
+            for keys in (_MANY, _MANY + 1)
+        ]
+        offered = {x: problem for problem in problems for x, _ in _KERNEL.candidates(problem)}
+        for config, problem in offered.items():
+            # Without a bias none is chosen.
+            if (mask, pair) == ("none", "none") or _KERNEL.violations(config, arch, problem):
                 continue
             row: list[int] = [configs.add(_COLUMNS.row(-1, config))]
             for sums in (config.sums, "added"):  # of a log-sum-exp, the latter
@@ -226,12 +245,14 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 final = instances.without_spills(_KERNEL, wanted, arch)
                 ragged = replace(problem, queries=final.block_queries + 1)
                 row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
-                if pair != "none":
+                if final.tiled:
                     own = pair_tiles_sm90.Config(pair, final.block_keys)
                     kernel = instances.add(pair_tiles_sm90, own, arch)
                     tiles.add(_TILES.row(kernel, own, TYPES[pair]))
                 if final.reads_mask_tiles:
-                    of_mask = mask_tiles_sm90.Config(mask, final.block_rows, final.block_keys)
+                    of_mask = mask_tiles_sm90.Config(
+                        mask, final.block_rows, final.block_keys, behind=final.tiled
+                    )
                     kernel = instances.add(mask_tiles_sm90, of_mask, arch)
                     mask_tiles.add(_MASK_TILES.row(kernel, of_mask, TYPES[mask]))
             tilings.append(row)

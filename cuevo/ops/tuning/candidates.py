@@ -32,7 +32,10 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "raster": (4, 8, 16, 32),
     **dict.fromkeys(("cluster", "parts", "meeting_buffers"), (1, 2, 4)),
     **dict.fromkeys(
-        ("q_in_registers", "continues", "stationary_in_registers", "late_copies", "whole_steps"),
+        (
+            *("q_in_registers", "continues", "converts"),
+            *("stationary_in_registers", "late_copies", "whole_steps"),
+        ),
         _FLAGS,
     ),
 }

@@ -212,6 +212,38 @@ def test_a_large_pair_bias_has_its_heads_in_the_same_sets(
     assert last.kernel == "evoformer_forward_sm90a"
 
 
+FORWARD, TILES, OF_MASK = "evoformer_forward_sm90a", "pair_tiles_sm90", "mask_tiles_sm90"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "length", "head_dim", "masked", "kernels"),
+    [
+        (768, 768, 32, True, [TILES, OF_MASK, FORWARD]),
+        (768, 768, 32, False, [TILES, FORWARD]),
+        (256, 256, 32, True, [TILES, FORWARD]),
+        (16, 2048, 32, True, [OF_MASK, FORWARD]),
+        (16, 2048, 32, False, [FORWARD]),
+        (16, 2136, 32, False, [TILES, FORWARD]),  # keys end within a tile
+        (16, 2130, 32, True, [TILES, OF_MASK, FORWARD]),  # and rows at no multiple of 16 bytes
+        (5, 1112, 64, False, [FORWARD]),
+        (5, 1112, 64, True, [FORWARD]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_who_makes_tiles(
+    planner: Planner, kind: str, rows: int, length: int, head_dim: int, masked: bool, kernels: Any
+) -> None:
+    drawing, order = Drawing(0), (0, 1, 2, 3, 4)
+    shape = (1, rows, length, 16, head_dim)
+    shapes = dict.fromkeys(("q", "k", "v"), shape)
+    shapes |= {"mask_bias": (1, rows, 1, 1, length)} if masked else {}
+    shapes |= {"pair_bias": (1, 1, 16, length, length), "out": shape}
+    views = {name: drawing.array(shape, kind, order) for name, shape in shapes.items()}
+    found = [each.kernel for each in on_hopper(planner, views)]
+    assert found == kernels or kind == "f16"
+
+
 def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
     """The launches of a forward pass, which are Python's."""
     device, call = Device(90, 132, c_planner.ENCODER, 1), forward_of(views, 0.2, 1 << 30)

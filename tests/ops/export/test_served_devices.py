@@ -67,7 +67,7 @@ def test_devices_get_the_highest_architecture_whose_shared_memory_they_have(
 def test_a_device_has_clusters_that_fit_on_it(planner: Planner) -> None:
     clusters = {}
     for count in (1, 2, 3, 132):
-        *_, last = planned(planner, Device(90, count, ENCODER), attention(2048))
+        *_, last = planned(planner, Device(90, count, ENCODER), attention(2048, 8))
         assert last.kernel == "evoformer_forward_sm90a"
         assert last.config.cluster <= last.grid[0] <= count
         clusters[count] = last.config.cluster

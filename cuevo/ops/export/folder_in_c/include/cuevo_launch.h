@@ -109,7 +109,7 @@ typedef struct cuevo_gemm {
 
 enum {
     CUEVO_MOST_LAUNCHES = 24,
-    CUEVO_MOST_PARAMETERS = 768, /* bytes */
+    CUEVO_MOST_PARAMETERS = 1024, /* bytes */
     CUEVO_WORKSPACE_ALIGNMENT = 256
 };
 

@@ -4,6 +4,8 @@
 
 #include "planning.h"
 
+_Static_assert(sizeof(evoformer_forward_sm90a_params) <= CUEVO_MOST_PARAMETERS, "the largest block fits into a launch");
+
 static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, const problem *x, cuevo_forward *f,
                                     const cuevo_array *lse)
 {
@@ -48,28 +50,44 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
                       CUEVO_FIRST);
 }
 
-/* Writes the tensor map of q, k, v or out at `map`, of boxes of so many positions and rows. */
-static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
-                           int64_t rows, cuevo_encoder encoder)
+/* Writes the tensor map of an array at `map`, whose contiguous axis is its last and whose others have these extents and
+ * strides, of boxes of so many columns, positions and rows, swizzled over columns. */
+static cuevo_status encode_axes(unsigned char *map, const cuevo_array *x, const int64_t axes[8], int64_t columns,
+                                int64_t positions, int64_t rows, cuevo_encoder encoder)
 {
-    int64_t axes[8];
     uint64_t extents[5], strides[4];
     uint32_t box[5] = {0, 0, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    const int swizzle = c->swizzle == 32 ? MAP_SWIZZLE_32 : c->swizzle == 64 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
+    const int swizzle = columns == 16 ? MAP_SWIZZLE_32 : columns == 32 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
     int i;
-    map_axes(axes, x);
     extents[0] = (uint64_t)x->shape[4];
     for (i = 0; i < 4; i++) {
         extents[i + 1] = (uint64_t)axes[i];
         strides[i] = (uint64_t)axes[4 + i];
     }
-    box[0] = (uint32_t)c->row_elements;
+    box[0] = (uint32_t)columns;
     box[1] = (uint32_t)positions;
     box[3] = (uint32_t)rows;
     if (encoder(map, x->type == CUEVO_BF16 ? MAP_BF16 : MAP_F16, 5, x->data, extents, strides, box, steps, 0, swizzle,
                 MAP_PROMOTION_128, 0))
         return CUEVO_ENCODER_FAILED;
     return CUEVO_OK;
+}
+
+/* The same of q, k, v or out. */
+static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
+                           int64_t rows, cuevo_encoder encoder)
+{
+    int64_t axes[8];
+    map_axes(axes, x);
+    return encode_axes(map, x, axes, c->row_elements, positions, rows, encoder);
+}
+
+/* The same of the pair bias, for a kernel that converts it. */
+static cuevo_status encode_pair(unsigned char *map, const mapped_config *c, const cuevo_array *x, cuevo_encoder encoder)
+{
+    int64_t axes[8];
+    pair_axes(axes, x);
+    return encode_axes(map, x, axes, c->block_keys, c->block_queries, 1, encoder);
 }
 
 /* The tiling for a problem that a kernel with tensor maps serves, and faster than another one; or null. */
@@ -95,7 +113,7 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     return found;
 }
 
-/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads, if there is one. */
+/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads, if there is one; of a pair bias that it converts, tiles are its axes. */
 static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, cuevo_array *tiles)
 {
     const tiles_config *own = NULL;
@@ -103,7 +121,11 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     cuevo_status status;
     int i;
     memset(tiles, 0, sizeof *tiles);
-    if (f->pair_bias.type == CUEVO_ABSENT)
+    if (c->converts) {
+        tiles->strides[0] = f->pair_bias.strides[0];
+        tiles->strides[1] = f->pair_bias.strides[2];
+    }
+    if (!c->tiled)
         return CUEVO_OK;
     if (alignment(&f->pair_bias, -1) % item_bytes(f->pair_bias.type) &&
         (status = pack(plan, &f->pair_bias, f->workspace, "pair_bias")) != CUEVO_OK)
@@ -124,7 +146,7 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     return add_launch(plan, (uint32_t)own->kernel, tiles_blocks(tiles), own->threads, 0, &p, sizeof p, CUEVO_FIRST);
 }
 
-/* Puts a launch into the plan that makes the tiles of the mask that such a kernel reads, behind that of the pair bias's, and lets f have these for its mask. */
+/* Puts a launch into the plan that makes the tiles of the mask that such a kernel reads, behind that of the pair bias's if there is one, and lets f have these for its mask. */
 static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f)
 {
     const mask_tiles_config *own = NULL;
@@ -134,7 +156,8 @@ static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     int i;
     for (i = 0; i < mask_tiles_configs_count && own == NULL; i++)
         if (mask_tiles_configs[i].mask == (int64_t)f->mask_bias.type &&
-            mask_tiles_configs[i].block_rows == c->block_rows && mask_tiles_configs[i].block_keys == c->block_keys)
+            mask_tiles_configs[i].block_rows == c->block_rows && mask_tiles_configs[i].block_keys == c->block_keys &&
+            mask_tiles_configs[i].behind == c->tiled)
             own = &mask_tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
@@ -197,6 +220,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "v");
         if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, encoder)) != CUEVO_OK)
             return wrong(plan, status, "out");
+        if (c->converts && (status = encode_pair(p.pair_map, c, &f->pair_bias, encoder)) != CUEVO_OK)
+            return wrong(plan, status, "pair_bias");
         status = mapped_fields(&p, c, &part[i], blocks, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
                                i ? x->queries - rest : 0);
         if (status != CUEVO_OK)

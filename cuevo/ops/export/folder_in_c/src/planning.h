@@ -23,6 +23,7 @@ typedef struct architecture {
 typedef struct problem {
     int64_t batch, rows, heads, queries, keys, head_dim;
     int64_t mapped, scaled;
+    int64_t pair_alignment; /* 16 where a tensor map can describe the pair bias, else 0 */
     int64_t pair_keys; /* of a row of the pair bias that may be read */
 } problem;
 
@@ -209,6 +210,15 @@ static int is_mapped(const cuevo_array *x)
         if (x->shape[i] > 1 && (x->strides[i] <= 0 || x->strides[i] >= INT64_C(1) << 40))
             return 0;
     return 1;
+}
+
+/* The same of a pair bias, which batches may share. */
+static int is_mapped_pair(const cuevo_array *x)
+{
+    cuevo_array seen = *x;
+    if (seen.strides[0] == 0)
+        seen.shape[0] = 1;
+    return row_alignment(&seen) == ROW_ALIGNMENT && is_mapped(&seen);
 }
 
 /* Checks that an array is somewhere, and its shape, letters as in cuevo_launch.h; an axis in lower case may be 1 and
@@ -423,6 +433,7 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
     if (!(fabs(scale) <= MOST_SCALE))
         return wrong(plan, CUEVO_WRONG_SCALE, "scale");
     found->mapped = is_mapped(q) && is_mapped(k) && is_mapped(v);
+    found->pair_alignment = is_absent(pair_bias) || is_mapped_pair(pair_bias) ? ROW_ALIGNMENT : 0;
     found->scaled = fabs(scale) >= NEGLIGIBLE_SCALE;
     return CUEVO_OK;
 }

@@ -1,0 +1,67 @@
+"""How fast the shapes of ``ptx/evoformer_forward_sm90a.ptx`` were measured to be beside each other,
+and beside ``evoformer_forward_sm80``; docs/measurements/forward-designs.md has the measurements.
+"""
+
+from cuevo.architectures import Architecture
+from cuevo.kernels.forward import Problem
+from cuevo.kernels.forward_works_sm90a import has_many_tiles
+
+__all__ = ["prefers_lower_variant", "speed"]
+
+_LEAST_SCORES = 2**25
+"""From which on it runs unasked."""
+_GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
+"""How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
+and the other one hardly does: with a pair bias, and without.
+"""
+_CLUSTER_GAIN = (0.99, 1.03)
+"""How many times as fast as single threadblocks clusters of two were measured to be, where L2 has
+time enough for both to read the pair bias, and where not: up to D 32 where it does not keep all
+tiles, above at odd multiples of 8.
+"""
+_ASKING_GAIN = {"bf16": (1.01, 0.92), "f16": (1.05, 0.95)}
+"""The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
+mask warps, by dtype: from `_MANY_KEYS` on, and of fewer keys or with a last tile of 64 queries, as
+a work has more to do before and behind its stages, and the mask a launch of its own.
+"""
+_MANY_KEYS = 512
+_CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
+_CONVERTING_GAIN_ELSEWHERE = 0.91
+"""The same of a pair bias that is converted beside the scores of each row N, by head dim, where
+many rows N share what tiles cost.
+"""
+_TILES_COST = 3.3
+"""Rows N that take as long as making the tiles of the pair bias."""
+
+
+def speed(cluster: int, consumers_ask: bool, converts: bool, problem: Problem) -> float:
+    """Speed of clusters of so many threadblocks, of consumers that ask for boxes, or of a pair bias
+    that is converted, beside single ones that have a producer and tiles.
+    """
+    if converts:
+        of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
+        return next(of_dim, _CONVERTING_GAIN_ELSEWHERE) + _TILES_COST / problem.rows
+    if consumers_ask:
+        many, few = _ASKING_GAIN[problem.dtype]
+        short = problem.keys < _MANY_KEYS or 0 < problem.queries % 128 <= 64
+        # Four rows N share a tile, as those of clusters do.
+        shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
+        return few if short else many * shared
+    if cluster == 1:
+        return 1.0
+    busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)
+    return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
+
+
+def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
+    """Whether ``evoformer_forward_sm80`` is to run: where there is no bias, where a call is so
+    short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
+    it, and where the last query tile would be mostly empty.
+    """
+    if problem.mask == problem.pair == "none" or problem.scores < _LEAST_SCORES:
+        return True
+    tiles, rest = divmod(problem.queries, 64)
+    # A tile of 64 queries alone takes longer than half of two.
+    padded = 64 * (tiles + (rest > 0)) + 20 * ((tiles + (rest > 0)) % 2)
+    gain = _GAIN_WITHOUT_PAIR if problem.pair == "none" else _GAIN
+    return padded > problem.queries * gain

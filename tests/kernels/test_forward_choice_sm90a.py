@@ -1,0 +1,282 @@
+"""What is chosen of ptx/evoformer_forward_sm90a.ptx for a problem, what cannot be, and how works
+are shared out.
+"""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuevo
+from cuevo.architectures import architecture
+from cuevo.kernels import evoformer_forward_sm90a as kernel_90a
+from cuevo.kernels.evoformer_forward_sm90a import Config
+from cuevo.kernels.forward import Problem
+from cuevo.ops.attention_problem import state_problem
+from cuevo.ops.dispatch import dispatch
+from cuevo.ops.forward import VARIANTS
+
+pytestmark = pytest.mark.unit
+
+SM_90A = architecture("sm_90a")
+PROBLEM = Problem(1, 4, 2, 100, 77, 32, "bf16", "f32", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(mapped=False), "a tensor map steps forward"),
+        (dict(scaled=False), "taken as 0"),
+        (dict(head_dim=72), "head_dim must be"),
+    ],
+    ids=str,
+)
+def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
+    problem = replace(PROBLEM, **changes)
+    config = replace(next(kernel_90a.candidates(problem))[0], head_dim=problem.head_dim)
+    assert any(why in each for each in kernel_90a.violations(config, SM_90A, problem))
+    with pytest.raises(ValueError, match=why):
+        kernel_90a.choose(problem, SM_90A)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(producer="nobody"), "producer must be warp or consumer, not 'nobody'"),
+        (dict(pair="none", mask="bounds"), "there is a pair bias"),
+        (dict(mask="bounds"), "there is a pair bias"),
+        (dict(cluster=2), "cluster is 1"),
+        (dict(continues=False), "continues True"),
+        (dict(stages=2), "stages 3 or more"),
+        (dict(head_dim=24), "sums must be added"),
+    ],
+    ids=str,
+)
+def test_what_consumers_that_ask_for_boxes_need(changes: dict[str, Any], why: str) -> None:
+    config = Config(32, block_rows=2, mask="bf16", producer="consumer", continues=True)
+    assert not kernel_90a.violations(config, SM_90A)
+    (found,) = kernel_90a.violations(replace(config, **changes), SM_90A)
+    assert why in found
+
+
+def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
+    problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
+    for rows, keys, head_dim, asking in (
+        (16, 2048, 32, True),
+        (768, 768, 16, True),
+        (768, 768, 32, True),
+        (33, 512, 32, False),  # eleven groups of three
+        (2048, 2048, 32, True),  # in the place of clusters
+        (256, 256, 32, False),
+        (16, 2048, 24, False),
+        (16, 2048, 64, False),
+    ):
+        case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
+        for dtype in ("bf16", "f16"):
+            kinds = dict(dtype=dtype, mask=dtype, pair=dtype)
+            asks = kernel_90a.choose(replace(case, **kinds), SM_90A).consumers_ask
+            assert asks is asking or dtype == "f16"
+    few = replace(problem, keys=90)
+    asking = next(config for config, _ in kernel_90a.candidates(few) if config.consumers_ask)
+    (why,) = kernel_90a.violations(asking, SM_90A, few)
+    assert "90 keys are fewer than 4 tiles of 32" in why
+
+
+@pytest.mark.parametrize(
+    ("changes", "converts"),
+    [
+        (dict(), True),
+        (dict(rows=1), True),
+        (dict(rows=60), False),  # tiles cost less than they spare
+        (dict(rows=48, head_dim=48, keys=768), True),
+        (dict(rows=300, head_dim=48), False),
+        (dict(rows=300, head_dim=24), True),
+        (dict(pair="f32"), False),
+        (dict(pair="none"), False),
+        (dict(pair_alignment=0), False),
+        (dict(rows=8, dtype="f16", mask="f16", pair="f16"), True),
+        (dict(mask="none", keys=2056), False),  # nothing says where keys end, and consumers ask
+        (dict(mask="none", keys=2056, head_dim=64), True),
+        (dict(keys=2056), True),
+    ],
+    ids=str,
+)
+def test_the_pair_bias_is_converted_where_rows_are_few(
+    changes: dict[str, Any], converts: bool
+) -> None:
+    problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
+    chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)
+    assert chosen.converts is converts
+    assert chosen.cluster == 1 or not converts
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        (dict(), True),
+        (dict(head_dim=64, dtype="f16"), True),
+        (dict(head_dim=8), True),
+        (dict(head_dim=72), False),
+        (dict(queries=200), True),
+        (dict(queries=130), False),
+        (dict(pair="none"), True),
+        (dict(pair="none", queries=321), False),
+        (dict(pair="none", mask="none"), False),
+        (dict(rows=32), False),
+        (dict(mapped=False), False),
+    ],
+    ids=str,
+)
+def test_it_runs_unasked_where_it_is_measured_to_be_faster(
+    changes: dict[str, Any], runs: bool
+) -> None:
+    large = Problem(1, 384, 4, 384, 384, 32, "bf16", "bf16", "bf16")
+    for arch, can in (("sm_90a", True), ("sm_100", False)):
+        chosen = dispatch(VARIANTS, replace(large, **changes), architecture(arch))
+        assert (chosen is kernel_90a) is (runs and can)
+
+
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (64, [(2, 0, 64)]),
+        (256, [(2, 0, 256)]),
+        (257, [(2, 0, 256), (1, 256, 1)]),
+        (321, [(2, 0, 321)]),
+    ],
+)
+def test_a_short_last_tile_has_a_launch_of_its_own(
+    queries: int, expected: list[tuple[int, int, int]]
+) -> None:
+    parts = list(kernel_90a.parts(Config(32), replace(PROBLEM, queries=queries)))
+    assert [(x.config.m_tiles, x.first_query, x.problem.queries) for x in parts] == expected
+    assert all(kernel_90a.violations(x.config, SM_90A) == () for x in parts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "head_dim", "expected"),
+    [
+        (384, 769, 32, [120, 12]),
+        (300, 301, 32, [103, 29]),
+        (512, 520, 64, [111, 21]),
+        (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
+        (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors
+        (256, 384, 32, [132]),
+    ],
+)
+def test_a_last_tile_has_some_of_the_multiprocessors(
+    rows: int, length: int, head_dim: int, expected: list[int]
+) -> None:
+    problem = Problem(1, rows, 4, length, length, head_dim, "bf16", "bf16", "bf16")
+    config = kernel_90a.choose(problem, SM_90A)
+    parts = list(kernel_90a.parts(config, problem, together=True))
+    assert [x.blocks for x in parts] == expected
+    assert all(x.config.grid(x.problem, x.blocks)[0] <= x.blocks for x in parts)
+    assert all(x.blocks % x.config.cluster == 0 for x in parts)
+    one_by_one = list(kernel_90a.parts(config, problem))
+    assert {x.blocks for x in one_by_one} == {132}
+    # A plan's choice is one that a call can be given.
+    assert [x.config for x in one_by_one] == [x.config for x in parts]
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 5, 7, 132])
+def test_no_launch_of_two_is_without_multiprocessors(blocks: int, cluster: int) -> None:
+    config = Config(32, blocks=blocks, cluster=cluster)
+    for queries, rows in itertools.product((129, 192, 300, 1100), (1, 4, 50)):
+        problem = replace(PROBLEM, queries=queries, rows=rows)
+        found = [x.blocks for x in kernel_90a.parts(config, problem, together=True)]
+        assert min(found) >= cluster and (sum(found) == blocks or set(found) == {blocks})
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "alone"), [(256, 132, 28), (256, 66, 0), (255, 132, 20), (9, 132, 24)]
+)
+def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) -> None:
+    """Where there are few of them, and in no cluster."""
+    problem = Problem(1, rows, 4, 256, 256, 32, "bf16", "none", "bf16")
+    config = Config(32, blocks=blocks)
+    works = config.works(problem)
+    assert config.alone(problem, blocks) == alone
+    assert replace(config, cluster=2).alone(problem, blocks) == 0
+    found = config.numbering(problem, 2)
+    assert (found["set_heads"], found["groups"], found["head_sets"]) == (2, -(-rows // 3), 2)
+    assert (found["first_alone"], found["works"]) == (works - alone, works + 2 * alone)
+    assert config.grid(problem)[0] == min(blocks, works + 2 * alone)
+    assert config.rounds(problem, blocks) == works // blocks + (
+        0.71 if alone else works % blocks > 0
+    )
+
+
+def test_a_device_has_clusters_that_fit_on_it() -> None:
+    problem = Problem(1, 64, 4, 512, 512, 32, "bf16", "none", "bf16")
+    for count in (1, 2, 3):
+        device = replace(SM_90A, multiprocessors=count)
+        found = kernel_90a.choose(problem, device)
+        assert found.cluster <= found.grid(problem)[0] <= count
+        clusters = replace(found, block_rows=3, producer="warp", cluster=4)
+        reasons = kernel_90a.violations(clusters, device, problem)
+        assert reasons == (f"a cluster of 4 does not fit on {count} multiprocessors",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "length", "head_dim", "expected"),
+    [
+        (1024, 4, 1024, 32, 4),  # L2 keeps the tiles of all heads
+        (2048, 4, 2048, 32, 2),
+        (48, 16, 768, 48, 4),
+        (48, 16, 768, 24, 8),
+        (64, 8, 1024, 64, 1),
+        (2048, 3, 2048, 32, 1),  # no lines are whole, and the call is long
+        (6, 3, 2048, 32, 3),
+    ],
+)
+def test_sets_of_heads_fill_lines_where_the_pair_bias_is_large(
+    rows: int, heads: int, length: int, head_dim: int, expected: int
+) -> None:
+    problem = Problem(1, rows, heads, length, length, head_dim, "bf16", "none", "bf16")
+    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, head_dim), np.float16))
+    tiles = cuevo.arrays.view(np.zeros((1, 2, 1, 1, 2048), np.float32))
+    given: Any = dict(out=out, scale=1.0, mask_bias=None, lse=None, first_query=0)
+    config = Config(head_dim)
+    for pair_tiles, set_heads in ((tiles, expected), (None, heads)):
+        found = kernel_90a.unmapped_fields(config, problem, pair_tiles=pair_tiles, **given)
+        assert (found["set_heads"], found["head_sets"]) == (set_heads, heads // set_heads)
+
+
+def test_zero_and_negative_strides_are_for_other_variants() -> None:
+    whole, out = np.zeros((2, 1, 2, 8, 1, 16), np.float16)
+    stretched = np.broadcast_to(whole[:, :1], whole.shape)
+    arrays = dict(q=whole, k=whole, v=whole, out=out)
+    for changes, mapped in (
+        (dict(), True),
+        (dict(k=stretched), False),
+        (dict(out=out[:, :, ::-1]), False),
+    ):
+        views = {key: cuevo.arrays.view(x) for key, x in {**arrays, **changes}.items()}
+        assert state_problem(**views).mapped is mapped
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (dict(head_dim=24), "mask warps write"),
+        (dict(parts=4), "are not multiples of 16 keys"),
+        (dict(stages=9), "bytes of shared memory"),
+        (dict(again_words=3), "again_words must be a power of two"),
+        (dict(dtype="f32"), "dtype must be"),
+        (dict(block_keys=48), "block_keys must be"),
+        (dict(m_tiles=3), "m_tiles 1, 2 or 4"),
+        (dict(sums="none"), "sums must be"),
+        (dict(continues=True, q_in_registers=False), "continues needs q_in_registers"),
+        (dict(converts=True, pair="f32"), "a pair bias of f16 or bf16, not f32"),
+        (dict(converts=True, cluster=2), "where the pair bias is tiled"),
+    ],
+    ids=str,
+)
+def test_limits(changes: dict[str, Any], why: str) -> None:
+    assert kernel_90a.violations(Config(32), SM_90A) == ()
+    config = replace(Config(32), **changes)
+    assert any(why in each for each in kernel_90a.violations(config, SM_90A))
