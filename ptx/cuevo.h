@@ -89,8 +89,7 @@ typedef struct evoformer_forward_sm90a_params {
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t out_map[128]; /* out, axes as in the map of q; boxes: Config.out_map */
     alignas(64) uint8_t pair_map[128]; /* pair_bias [B, 1, H, Lq, Lk], 16-bit floats, Lk contiguous, for a kernel that converts it; boxes: Config.pair_map */
-    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or what mask_tiles makes of it, for a kernel
-                                whose consumers ask for boxes: a row is a group of rows n, a key a tile; read only if the kernel has one */
+    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or where consumers ask mask_tiles, by groups of rows n and tiles of keys; read only if there is one */
     const float *pair_tiles; /* what pair_tiles makes of the pair bias; null for a kernel that converts it; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;              /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
@@ -113,6 +112,7 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t first_query; /* of this launch, a multiple of 64 */
     uint32_t query_tiles; /* of this launch, of block_queries */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
+    uint32_t head_columns; /* D where the maps of k and v have all heads side by side along their first axis; 0: where their third one is heads */
 
     /* Works of a cluster: their numbers count query tiles, then the heads of a set, then groups of rows, then sets, then batches. */
     uint32_t works;        /* B * head_sets * groups * set_heads * query_tiles, below 2^31; and what follows */

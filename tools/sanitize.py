@@ -98,7 +98,7 @@ see that the others have met it before.
 _THREE = {"producer": "warp", "block_rows": 3, "stages": 5, **_ALONE}
 _FEW = {"blocks": 2, **_ALONE}
 """So few threadblocks that rows N share them; where there are more, each row has its own."""
-_ASKING = {"producer": "consumer", "block_rows": 4, "continues": True, **_ALONE}
+_ASKING = {"producer": "consumer", "block_rows": 4, "stages": 5, "continues": True, **_ALONE}
 _CONVERTING = {"converts": True, "cluster": 1}
 _FEW_CONVERTING = {"blocks": 2, **_CONVERTING}
 CASES_OF_SM_90A = (

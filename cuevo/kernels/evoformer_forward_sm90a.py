@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
-from cuevo.cuda.tensor_map import BYTES, TensorMap
+from cuevo.cuda.tensor_map import BYTES
 from cuevo.kernels import choice
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
+from cuevo.kernels.forward_maps_sm90a import Maps
 from cuevo.kernels.forward_roles_sm90a import Roles
 from cuevo.kernels.forward_speeds_sm90a import prefers_lower_variant, speed
 from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
-from cuevo.kernels.operand_rows_sm90a import OperandRows
 
 __all__ = [
     "ARCH",
@@ -62,7 +62,7 @@ _MOST_SUM = 2.0**120
 
 
 @dataclass(frozen=True)
-class Config(OperandRows, Roles, WorkList):
+class Config(Maps, Roles, WorkList):
     """One instance of the kernel; its template is given the whole of it."""
 
     head_dim: int
@@ -141,6 +141,16 @@ class Config(OperandRows, Roles, WorkList):
         return not self.masked and not self.tiled
 
     @property
+    def reaches_past(self) -> bool:
+        """Whether boxes of k and v may have more columns than D, which TMA is slow to clear: those
+        that products read are written by mask warps, or there are none.
+        """
+        k_fits = self.mask_beside_k or self.head_dim % 16 == 0
+        v_fits = self.finishes_stages or self.product_columns == self.head_dim
+        padded = 16 < self.head_dim < self.row_elements
+        return padded and k_fits and v_fits and not self.consumers_ask
+
+    @property
     def mask_beside_k(self) -> bool:
         """Whether the rows of K have room for the mask, so that their product adds it; else it
         takes one more step of 16 k.
@@ -155,8 +165,12 @@ class Config(OperandRows, Roles, WorkList):
 
     @property
     def product_columns(self) -> int:
-        """Columns of the product with v: D, and 8 of row sums where these make them."""
-        return self.head_dim + (8 if self.sums == "column" else 0)
+        """Columns of the product with v: D, and 8 of row sums where these make them. Where nobody
+        writes these into the rows of v they are behind those.
+        """
+        if self.sums != "column":
+            return self.head_dim
+        return 8 + (self.row_elements if self.consumers_ask else self.head_dim)
 
     @property
     def sums_in_rows(self) -> bool:
@@ -217,53 +231,6 @@ class Config(OperandRows, Roles, WorkList):
     def operand(names: list[str]) -> str:
         """Registers as an instruction has them."""
         return f"{{{', '.join(names)}}}"
-
-    # -- Tensor maps -------------------------------------------------------------------------------
-
-    def q_map(self, q: ArrayView) -> TensorMap:
-        """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
-        return self.operand_map(q, self.block_queries, self.block_rows)
-
-    def k_map(self, k: ArrayView) -> TensorMap:
-        """The map of k or v [B, N, Lk, H, D], likewise."""
-        return self.operand_map(k, self.block_keys, self.block_rows)
-
-    def out_map(self, out: ArrayView) -> TensorMap:
-        """The map of out [B, N, Lq, H, D], likewise."""
-        return self.operand_map(out, self.stored_queries)
-
-    def pair_map(self, pair_bias: ArrayView) -> TensorMap:
-        """The map of pair_bias [B, 1, H, Lq, Lk]: (Lk, Lq, H, 1, B), where batches that share it
-        are one.
-        """
-        extents, strides = self.pair_axes(pair_bias)
-        return TensorMap(
-            self.pair,
-            pair_bias.pointer,
-            (pair_bias.shape[4], *extents),
-            strides,
-            (self.block_keys, self.block_queries, 1, 1, 1),
-            swizzle=self.pair_row_bytes,
-            l2_promotion=128,
-        )
-
-    @staticmethod
-    def pair_as_tiles(pair_bias: ArrayView) -> ArrayView:
-        """A pair bias that is converted as `parameters` is told of it: its axes B and H."""
-        batch, _, heads, *rest = pair_bias.shape
-        of_batch, _, of_head, *others = pair_bias.strides
-        return replace(
-            pair_bias, shape=(batch, heads, 1, *rest), strides=(of_batch, of_head, 0, *others)
-        )
-
-    @staticmethod
-    def pair_axes(pair_bias: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Extents and strides of the axes of that map but for Lk."""
-        of_batch, _, of_head, of_query, _ = pair_bias.strides
-        batch, _, heads, queries, _ = pair_bias.shape
-        axes = ((queries, of_query), (heads, of_head), (1, 0), (batch if of_batch else 1, of_batch))
-        # An axis of one element may have any stride, as above.
-        return tuple(x for x, _ in axes), tuple(stride if x > 1 else 16 for x, stride in axes)
 
 
 def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:
@@ -339,8 +306,6 @@ def _asking_violations(c: Config) -> Iterator[str]:
         yield "where consumers ask for boxes, there is a pair bias, and biases say where keys end"
     if c.cluster > 1 or not c.continues or c.stages < 3:
         yield "where consumers ask for boxes, cluster is 1, continues True, and stages 3 or more"
-    if c.sums_in_rows:
-        yield "where consumers ask for boxes nobody writes columns of ones; sums must be added"
 
 
 def device_violations(c: Config, arch: Architecture) -> Iterator[str]:
@@ -495,12 +460,15 @@ def parameters(
     lse: ArrayView | None = None,
     first_query: int = 0,
     blocks: int | None = None,
+    head_columns: int = 0,
 ) -> dict[str, Any]:
     """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
 
     problem : that of the launch, whose queries may be some of q's, from `first_query` on.
 
     blocks : threadblocks of the launch, at most, as `WorkList.grid` has them.
+
+    head_columns : what `Config.head_columns` says, or 0.
 
     pair_bias, pair_tiles : what the kernel converts, as the tensor map of it has it, or [B, H, key
         tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it; the other is not read.
@@ -511,8 +479,8 @@ def parameters(
         pair_tiles = config.pair_as_tiles(pair_bias)
     return {
         "q_map": config.q_map(q).encode_for_executor(),
-        "k_map": config.k_map(k).encode_for_executor(),
-        "v_map": config.k_map(v).encode_for_executor(),
+        "k_map": config.k_map(k, head_columns).encode_for_executor(),
+        "v_map": config.k_map(v, head_columns).encode_for_executor(),
         "out_map": config.out_map(out).encode_for_executor(),
         "pair_map": pair_map,
         **unmapped_fields(
@@ -525,6 +493,7 @@ def parameters(
             lse=lse,
             first_query=first_query,
             blocks=blocks,
+            head_columns=head_columns,
         ),
     }
 
@@ -540,6 +509,7 @@ def unmapped_fields(
     lse: ArrayView | None,
     first_query: int,
     blocks: int | None = None,
+    head_columns: int = 0,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps; a pair bias that is converted is as tiles."""
     # The C planner has an array of tiles in any case, of no strides where there are none.
@@ -554,6 +524,7 @@ def unmapped_fields(
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
+        "head_columns": head_columns,
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
@@ -577,9 +548,11 @@ def addresses(
     out: ArrayView,
     pair_bias: ArrayView | None,
     *,
+    head_columns: int,
     context: PrimaryContext | None,
 ) -> MappedAddresses:
     """Packer of a call's addresses for the front of the parameter block."""
-    maps = config.q_map(q), config.k_map(k), config.k_map(v), config.out_map(out)
+    of_keys = (config.k_map(x, head_columns) for x in (k, v))
+    maps = config.q_map(q), *of_keys, config.out_map(out)
     pair_map = config.pair_map(pair_bias) if config.converts and pair_bias else None
     return MappedAddresses(NAME, (*maps, pair_map), context=context)

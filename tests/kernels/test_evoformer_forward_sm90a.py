@@ -336,6 +336,34 @@ def test_a_row_of_keys_far_off_is_their_mean(
     assert error < cases.TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize(
+    ("head_dim", "settings"),
+    [
+        (24, dict(converts=True)),
+        (24, dict(converts=False, block_rows=2, stages=3)),
+        (48, dict(converts=True)),
+        (48, dict(converts=False, stages=4)),
+    ],
+    ids=str,
+)
+def test_what_the_next_head_has_does_not_matter(
+    device: str, head_dim: int, settings: dict[str, Any]
+) -> None:
+    """Though boxes of k and v reach into it."""
+    case = Case("bf16", head_dim, 70, 104, rows=3, heads=3, mask="bf16", pair="bf16", seed=16)
+    given = {key: np.ascontiguousarray(x.array) for key, x in cases.make(case).items()}
+    config = Config(head_dim, mask="bf16", **settings, sums="added" if head_dim == 48 else "column")
+    assert config.reaches_past
+    settings = dict(settings, cluster=1, sums=config.sums, blocks=2)
+    expected = cuevo.attention(**given, device=device, config=settings)
+    for key in "kv":
+        given[key][:, :, :, 1] = np.nan
+        given[key][:, :, ::3, 1] = np.inf
+    found = cuevo.attention(**given, device=device, config=settings)
+    np.testing.assert_array_equal(found[:, :, :, ::2], expected[:, :, :, ::2])
+
+
 @kernel
 def test_an_lse_that_is_asked_for_is_exact() -> None:
     case = replace(PLAIN, dtype="bf16", head_dim=16, batch=1)

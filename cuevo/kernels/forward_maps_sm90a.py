@@ -1,0 +1,97 @@
+"""The tensor maps of ``ptx/evoformer_forward_sm90a.ptx``."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from cuevo.arrays import ArrayView
+from cuevo.cuda.tensor_map import TensorMap
+from cuevo.kernels.operand_rows_sm90a import OperandRows
+
+__all__ = ["Maps"]
+
+
+class Maps(OperandRows):
+    """Of q, k, v, out, and of a pair bias that is converted. `evoformer_forward_sm90a.Config` says
+    what the numbers are made of.
+    """
+
+    block_keys: int
+    block_rows: int
+    pair: str
+
+    @property
+    @abstractmethod
+    def block_queries(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def stored_queries(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def reaches_past(self) -> bool: ...
+
+    def q_map(self, q: ArrayView) -> TensorMap:
+        """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
+        return self.operand_map(q, self.block_queries, self.block_rows)
+
+    def k_map(self, k: ArrayView, head_columns: int = 0) -> TensorMap:
+        """The map of k or v [B, N, Lk, H, D], likewise; with `head_columns`
+        (H * D, Lk, 1, N, B).
+        """
+        made = self.operand_map(k, self.block_keys, self.block_rows)
+        if not head_columns:
+            return made
+        extents, strides = self.joined_axes(*self.map_axes(k))
+        return replace(made, extents=(head_columns * k.shape[3], *extents), strides=strides)
+
+    def head_columns(self, k: ArrayView, v: ArrayView) -> int:
+        """Columns from a head to the next where boxes of k and v reach past D into that one; 0
+        where they do not, as heads are not packed, or it makes a difference.
+        """
+        reach = self.reaches_past and all(x.strides[3] == 2 * self.head_dim for x in (k, v))
+        return self.head_dim if reach else 0
+
+    def out_map(self, out: ArrayView) -> TensorMap:
+        """The map of out [B, N, Lq, H, D], likewise."""
+        return self.operand_map(out, self.stored_queries)
+
+    def pair_map(self, pair_bias: ArrayView) -> TensorMap:
+        """The map of pair_bias [B, 1, H, Lq, Lk]: (Lk, Lq, H, 1, B), where batches that share it
+        are one.
+        """
+        extents, strides = self.pair_axes(pair_bias)
+        return TensorMap(
+            self.pair,
+            pair_bias.pointer,
+            (pair_bias.shape[4], *extents),
+            strides,
+            (self.block_keys, self.block_queries, 1, 1, 1),
+            swizzle=2 * self.block_keys,
+            l2_promotion=128,
+        )
+
+    @staticmethod
+    def pair_as_tiles(pair_bias: ArrayView) -> ArrayView:
+        """A pair bias that is converted as `parameters` is told of it: its axes B and H."""
+        batch, _, heads, *rest = pair_bias.shape
+        of_batch, _, of_head, *others = pair_bias.strides
+        return replace(
+            pair_bias, shape=(batch, heads, 1, *rest), strides=(of_batch, of_head, 0, *others)
+        )
+
+    @staticmethod
+    def pair_axes(pair_bias: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents and strides of the axes of that map but for Lk."""
+        of_batch, _, of_head, of_query, _ = pair_bias.strides
+        batch, _, heads, queries, _ = pair_bias.shape
+        axes = ((queries, of_query), (heads, of_head), (1, 0), (batch if of_batch else 1, of_batch))
+        # An axis of one element may have any stride, as above.
+        return tuple(x for x, _ in axes), tuple(stride if x > 1 else 16 for x, stride in axes)
+
+    @staticmethod
+    def joined_axes(
+        extents: tuple[int, ...], strides: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The axes of `map_axes` where heads, packed, lie along D."""
+        return (extents[0], 1, *extents[2:]), (strides[0], 16, *strides[2:])
