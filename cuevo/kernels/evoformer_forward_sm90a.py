@@ -146,7 +146,7 @@ class Config(Maps, Roles, WorkList):
         that products read are written by mask warps, or there are none.
         """
         k_fits = self.mask_beside_k or self.head_dim % 16 == 0
-        v_fits = self.finishes_stages or self.product_columns == self.head_dim
+        v_fits = self.sums_in_rows or self.product_columns == self.head_dim
         padded = 16 < self.head_dim < self.row_elements
         return padded and k_fits and v_fits and not self.consumers_ask
 
@@ -155,8 +155,10 @@ class Config(Maps, Roles, WorkList):
         """Whether the rows of K have room for the mask, so that their product adds it; else it
         takes one more step of 16 k.
         """
-        room = self.finishes_stages and self.head_dim % 16 == 8
-        return self.adds_mask and room and self.dtype == "bf16" and self.q_in_registers
+        # Above D 32 only where mask warps write behind TMA anyway.
+        room = self.head_dim % 16 == 8 and (self.head_dim < 32 or self.sums_in_rows)
+        reads = self.dtype == "bf16" and self.q_in_registers and not self.consumers_ask
+        return self.adds_mask and room and reads
 
     @property
     def mask_product(self) -> bool:
@@ -304,8 +306,13 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
 def _asking_violations(c: Config) -> Iterator[str]:
     if c.pair == "none" or c.mask == "bounds":
         yield "where consumers ask for boxes, there is a pair bias, and biases say where keys end"
-    if c.cluster > 1 or not c.continues or c.stages < 3:
-        yield "where consumers ask for boxes, cluster is 1, continues True, and stages 3 or more"
+    if c.cluster > 1 or not c.continues:
+        yield "where consumers ask for boxes, cluster is 1, and continues True"
+    if c.stages < max(3, c.block_rows):
+        yield (
+            "where consumers ask for boxes, stages are 3 or more and no fewer than block_rows, as "
+            "each goes on by so many"
+        )
 
 
 def device_violations(c: Config, arch: Architecture) -> Iterator[str]:

@@ -190,13 +190,11 @@ class StageMemory(StageRing):
         again as a mask has: the product reads each of its rows twice, which memcheck takes for
         others behind them.
         """
-        if not self.adds_mask:
-            return 0
-        behind = 0
-        if self.mask_product:
-            behind = _HALVES_BYTES << self.consumers_ask
-            behind += 0 if self.state_bytes else 16 * self.block_keys
-        return self.halves_at + behind - self.mask_at
+        if not self.mask_product:
+            return self.halves_at - self.mask_at if self.adds_mask else 0
+        halves = _HALVES_BYTES << self.consumers_ask
+        spare = 0 if self.state_bytes else 16 * self.block_keys
+        return self.halves_at + halves + spare - self.mask_at
 
     @property
     def barriers_at(self) -> int:

@@ -22,6 +22,10 @@ class Roles(StageMemory):
     def sums_in_rows(self) -> bool: ...
 
     @property
+    @abstractmethod
+    def mask_beside_k(self) -> bool: ...
+
+    @property
     def consumers_ask(self) -> bool:
         """Whether consumers ask TMA for boxes, in turn."""
         return self.producer == "consumer"
@@ -72,7 +76,8 @@ class Roles(StageMemory):
     @property
     def finishes_stages(self) -> bool:
         """Whether mask warps write into a stage behind TMA."""
-        return self.masked and self.sums_in_rows and not self.consumers_ask
+        writes = self.sums_in_rows or self.mask_beside_k
+        return self.masked and writes and not self.consumers_ask
 
     @property
     def stage_arrivals(self) -> int:

@@ -49,7 +49,8 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
         (dict(mask="bounds"), "there is a pair bias"),
         (dict(cluster=2), "cluster is 1"),
         (dict(continues=False), "continues True"),
-        (dict(stages=2), "stages 3 or more"),
+        (dict(stages=2), "stages are 3 or more"),
+        (dict(stages=3, block_rows=4), "no fewer than block_rows"),
     ],
     ids=str,
 )

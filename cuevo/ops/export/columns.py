@@ -65,17 +65,8 @@ def stand_in(kind: type, values: Mapping[str, Any]) -> Any:
 
 def problem_in_c(**others: Any) -> Problem:
     """The problem at ``x``, with other values of fields that it has not."""
-    names = (
-        "batch",
-        "rows",
-        "heads",
-        "queries",
-        "keys",
-        "head_dim",
-        "mapped",
-        "scaled",
-        "pair_alignment",
-    )
+    extents = ("batch", "rows", "heads", "queries", "keys", "head_dim")
+    names = (*extents, "mapped", "scaled", "pair_alignment")
     sizes: dict[str, Any] = {name: input_int(f"x->{name}") for name in names}
     return Problem(**{"dtype": "", **sizes, **others})
 
