@@ -2,6 +2,7 @@
 the kernel does not serve, and how it is asked for.
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -153,6 +154,23 @@ def sweep() -> Iterator[tuple[Case, dict[str, Any]]]:
         yield case, settings if case.head_dim <= 32 else settings | dict(block_rows=1, stages=3)
 
 
+def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Cases of the sweep with a pair bias that can be converted, and a configuration that does."""
+    for index, case in enumerate(ALL):
+        layout = ("packed", "one B")[index % 2 if case.batch > 1 else 0]
+        keys = -(-case.keys // 8) * 8
+        case = replace(case, keys=keys, pair=case.dtype, pair_layout=layout)
+        settings: dict[str, Any] = dict(block_rows=1 + index % 3, stages=3, **CONVERTING)
+        settings |= dict(
+            continues=True, sums=("column", "added")[index // 3 % 2], blocks=(132, 2)[index % 2]
+        )
+        settings |= ASKING if index % 5 < 2 else {}
+        problem = problem_of(case)
+        config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **settings)
+        if not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem):
+            yield case, settings | dict(again_words=64)
+
+
 def label(x: Any) -> str:
     """A part of a test's name."""
     if isinstance(x, Case):
@@ -179,7 +197,11 @@ def run(case: Case, place: Any, settings: dict[str, Any]) -> dict[str, Strided]:
 
 
 @kernel
-@pytest.mark.parametrize(("case", "settings"), [*OTHERS, *(sweep() if WHOLE else ())], ids=label)
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [*OTHERS, *(itertools.chain(sweep(), converted()) if WHOLE else ())],
+    ids=label,
+)
 def test_results_are_those_of_float64(case: Case, settings: dict[str, Any]) -> None:
     run(case, shared("sm_90a"), settings)
 
@@ -212,9 +234,11 @@ def asked_by_consumers() -> Iterator[tuple[Case, dict[str, Any]]]:
 
 
 @gpu
-def test_the_sweep_with_consumers_that_ask_for_boxes(executor: DriverExecutor) -> None:
+@pytest.mark.parametrize("drawn", [asked_by_consumers, converted])
+def test_the_sweep_in_other_ways(executor: DriverExecutor, drawn: Any) -> None:
+    """Consumers that ask for boxes, or a pair bias that is converted."""
     count = 0
-    for case, settings in asked_by_consumers():
+    for case, settings in drawn():
         first, again = (run(case, executor, settings) for _ in range(2))
         for key, result in first.items():
             cases.assert_same_bytes(case, key, again[key].array, result.array)
