@@ -106,8 +106,10 @@ class Config(Maps, Roles, WorkList):
     """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
     "added", instructions, of unrounded ones.
     """
+    min_blocks: int = 1
+    """Threadblocks that share a multiprocessor."""
     blocks: int = 132
-    """Threadblocks of a launch, at most: one for each multiprocessor of the device."""
+    """Multiprocessors of a launch, at most: those of the device."""
     again_words: int = 128
     """Words of 32 bits that note which works of a threadblock are to be done again, where
     references are guessed.
@@ -207,11 +209,6 @@ class Config(Maps, Roles, WorkList):
         return _LEAST_SUM, _MOST_SUM
 
     @property
-    def min_blocks(self) -> int:
-        """Threadblocks that share a multiprocessor."""
-        return 1
-
-    @property
     def registers(self) -> int:
         """Registers that the assembler may give a thread."""
         return choice.registers(self)
@@ -298,6 +295,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     elif c.consumers_ask:
         yield from _asking_violations(c)
     yield from choice.resource_violations(c, arch)
+    if 0 < arch.fitting_in_shared(c.shared_bytes) < c.min_blocks:
+        yield f"{c.shared_bytes} bytes of shared memory do not fit {c.min_blocks} times"
     yield from device_violations(c, arch)
     if problem is not None:
         yield from problem_violations(c, problem)
@@ -409,8 +408,9 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Works of a cluster one after the other, by their rows N, over their speed."""
-    return config.rounds(problem, arch.multiprocessors) * config.block_rows / speed
+    """Works of a cluster one after the other, by a multiprocessor's rows N, over their speed."""
+    rows = config.block_rows * config.min_blocks
+    return config.rounds(problem, arch.multiprocessors) * rows / speed
 
 
 # -- Launch ----------------------------------------------------------------------------------------

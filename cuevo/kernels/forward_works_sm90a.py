@@ -57,6 +57,7 @@ class WorkList(ABC):
     """
 
     block_rows: int
+    min_blocks: int
     blocks: int
     cluster: int
     head_dim: int
@@ -75,12 +76,14 @@ class WorkList(ABC):
         return problem.batch * problem.heads * tiles * groups
 
     def alone(self, problem: Problem, blocks: int) -> int:
-        """How many of them, the last ones of a launch of so many threadblocks, are a work for each
-        of their rows N instead: those that would leave most of the device idle, if it has a
+        """How many of them, the last ones of a launch on so many multiprocessors, are a work for
+        each of their rows N instead: those that would leave most of the device idle, if it has a
         threadblock for each row then.
         """
-        last = self.works(problem) % blocks
-        return last if self.cluster == 1 and last * self.block_rows <= blocks else 0
+        resident = blocks * self.min_blocks
+        last = self.works(problem) % resident
+        many = self.block_rows > 1 and self.cluster == 1
+        return last if many and last * self.block_rows <= resident else 0
 
     @property
     def line_heads(self) -> int:
@@ -99,8 +102,8 @@ class WorkList(ABC):
         return 1 if problem.scores >= _LONG_SCORES else problem.heads
 
     def clusters(self, blocks: int) -> int:
-        """How many of them so many threadblocks make; one at least."""
-        return max(blocks // self.cluster, 1)
+        """How many of them so many multiprocessors have; one at least."""
+        return max(blocks * self.min_blocks // self.cluster, 1)
 
     def rounds(self, problem: Problem, blocks: int) -> float:
         """Works that a cluster of them has one after the other, those of one row counting less."""
@@ -108,8 +111,8 @@ class WorkList(ABC):
         return works // clusters + _ALONE if self.alone(problem, blocks) else ceil(works / clusters)
 
     def grid(self, problem: Problem, blocks: int | None = None) -> tuple[int, int, int]:
-        """Threadblocks of a launch, which share the works; `blocks` at most, or those of the
-        device.
+        """Threadblocks of a launch, which share the works; those of so many multiprocessors at
+        most, or of the device.
         """
         most = self.blocks if blocks is None else blocks
         works = self.works(problem) + self.alone(problem, most) * (self.block_rows - 1)

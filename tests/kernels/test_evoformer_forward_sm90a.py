@@ -121,6 +121,10 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(SHARED, mask="bool", keys=136),
         dict(block_rows=1, m_tiles=1, block_keys=64, stages=2, **CONVERTING),
     ),
+    (
+        replace(RAW, rows=1, head_dim=48),
+        dict(block_rows=1, min_blocks=2, blocks=1, stages=3, sums="added", **CONVERTING),
+    ),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
     dict(stages=3, parts=2, continues=True),

@@ -210,6 +210,17 @@ def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) 
     )
 
 
+def test_threadblocks_of_one_row_share_a_multiprocessor() -> None:
+    single = Config(48, block_rows=1, min_blocks=2, stages=4, sums="added", converts=True)
+    assert not kernel_90a.violations(single, SM_90A) and single.registers == 168
+    problem = Problem(1, 1, 16, 2048, 2048, 48, "bf16", "none", "bf16")
+    assert single.grid(problem) == (256, 1, 1) and single.rounds(problem, 132) == 1
+    assert replace(single, min_blocks=1).rounds(problem, 132) == 2
+    assert single.grid(replace(problem, rows=2)) == (264, 1, 1)
+    (why,) = kernel_90a.violations(replace(single, stages=5), SM_90A)
+    assert "bytes of shared memory do not fit 2 times" in why
+
+
 def test_a_device_has_clusters_that_fit_on_it() -> None:
     problem = Problem(1, 64, 4, 512, 512, 32, "bf16", "none", "bf16")
     for count in (1, 2, 3):

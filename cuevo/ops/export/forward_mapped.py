@@ -39,6 +39,7 @@ _COLUMNS = Columns(
     threads=lambda c: c.threads,
     shared_bytes=lambda c: c.shared_bytes,
     cluster=lambda c: c.cluster,
+    min_blocks=lambda c: c.min_blocks,
     block_rows=lambda c: c.block_rows,
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
