@@ -101,6 +101,8 @@ _FEW = {"blocks": 2, **_ALONE}
 _ASKING = {"producer": "consumer", "block_rows": 4, "stages": 5, "continues": True, **_ALONE}
 _CONVERTING = {"converts": True, "cluster": 1}
 _FEW_CONVERTING = {"blocks": 2, **_CONVERTING}
+_SMALL = {"block_rows": 1, "min_blocks": 2, "stages": 4, **_CONVERTING}
+"""Threadblocks of which two share a multiprocessor."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_THREE}),
     Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_THREE}),
@@ -130,6 +132,7 @@ CASES_OF_SM_90A = (
     Case((1, 4, 130, 200, 1, 32), "float16", "float16", "float16", config=_FEW_CONVERTING),
     Case((2, 3, 70, 104, 2, 24), mask=None, config={"blocks": 3, **_CONVERTING}),
     Case((1, 2, 50, 104, 3, 64), mask="float32", dead=True, config=_FEW_CONVERTING),
+    Case((1, 1, 200, 200, 4, 48), config={"blocks": 1, **_SMALL}),
 )
 """For devices that have wgmma."""
 _PAIRED = {**_THREE, "cluster": 2}
