@@ -379,6 +379,8 @@ SHAPES = (
     Config(64, block_rows=2, stages=4, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
+_CONVERTING_IN_F16 = (16, 24, 40, 48)
+"""Head dims for which they have registers enough to convert the pair bias in fp16, too."""
 
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
@@ -391,10 +393,9 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
         if problem.head_dim in (16, 32):
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(asking)
-            # In fp16 it needs more registers than there are at D 32.
-            if (problem.head_dim, problem.dtype) != (32, "f16"):
-                converting = replace(asking, converts=True, stages=6)
-        if problem.pair != "f32":
+            converting = replace(asking, converts=True, stages=6)
+        fits = problem.dtype == "bf16" or problem.head_dim in _CONVERTING_IN_F16
+        if problem.pair != "f32" and fits:
             shapes.append(converting)
     for each in shapes:
         made = speed(each.cluster, each.consumers_ask, each.converts, problem)

@@ -96,7 +96,8 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(pair="f32"), False),
         (dict(pair="none"), False),
         (dict(pair_alignment=0), False),
-        (dict(rows=8, dtype="f16", mask="f16", pair="f16"), True),
+        (dict(head_dim=48, dtype="f16", mask="f16", pair="f16"), True),
+        (dict(rows=8, dtype="f16", mask="f16", pair="f16"), False),  # it would spill
         (dict(mask="none", keys=2056), False),  # nothing says where keys end, and consumers ask
         (dict(mask="none", keys=2056, head_dim=64), True),
         (dict(keys=2056), True),
