@@ -42,7 +42,7 @@ class Maps(OperandRows):
         made = self.operand_map(k, self.block_keys, self.block_rows)
         if not head_columns:
             return made
-        extents, strides = self.joined_axes(*self.map_axes(k))
+        extents, strides = self.joined_axes(k)
         return replace(made, extents=(head_columns * k.shape[3], *extents), strides=strides)
 
     def head_columns(self, k: ArrayView, v: ArrayView) -> int:
@@ -80,18 +80,16 @@ class Maps(OperandRows):
             pair_bias, shape=(batch, heads, 1, *rest), strides=(of_batch, of_head, 0, *others)
         )
 
-    @staticmethod
-    def pair_axes(pair_bias: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    @classmethod
+    def pair_axes(cls, pair_bias: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Extents and strides of the axes of that map but for Lk."""
         of_batch, _, of_head, of_query, _ = pair_bias.strides
         batch, _, heads, queries, _ = pair_bias.shape
-        axes = ((queries, of_query), (heads, of_head), (1, 0), (batch if of_batch else 1, of_batch))
-        # An axis of one element may have any stride, as above.
-        return tuple(x for x, _ in axes), tuple(stride if x > 1 else 16 for x, stride in axes)
+        batches = batch if of_batch else 1
+        return cls.described((queries, of_query), (heads, of_head), (1, 0), (batches, of_batch))
 
-    @staticmethod
-    def joined_axes(
-        extents: tuple[int, ...], strides: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    @classmethod
+    def joined_axes(cls, k: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The axes of `map_axes` where heads, packed, lie along D."""
-        return (extents[0], 1, *extents[2:]), (strides[0], 16, *strides[2:])
+        axes = [(k.shape[i], k.strides[i]) for i in (2, 1, 0)]
+        return cls.described(axes[0], (1, 0), *axes[1:])

@@ -32,12 +32,17 @@ class OperandRows:
         return ceil(self.head_dim / 16)
 
     @staticmethod
-    def map_axes(x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def described(*axes: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Extents of axes, and their strides as a map may have them: one element may have any; a
+        legal one stands for it.
+        """
+        strides = tuple(stride if extent > 1 else 16 for extent, stride in axes)
+        return tuple(extent for extent, _ in axes), strides
+
+    @classmethod
+    def map_axes(cls, x: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Extents and strides of the axes of a map but for D."""
-        order = (2, 3, 1, 0)
-        extents = tuple(x.shape[axis] for axis in order)
-        # An axis of one element may have any stride; a legal one stands for it.
-        return extents, tuple(x.strides[i] if x.shape[i] > 1 else 16 for i in order)
+        return cls.described(*((x.shape[i], x.strides[i]) for i in (2, 3, 1, 0)))
 
     def operand_map(self, x: ArrayView, positions: int, rows: int = 1) -> TensorMap:
         """The map of x [B, N, L, H, D]: (D, L, H, N, B), with boxes of so many positions and rows

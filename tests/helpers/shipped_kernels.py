@@ -152,9 +152,10 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 tiling += "-converting" if config.converts else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
-    # `config` is the last one; who builds maps in memory makes tiles.
-    values = kernel.values(replace(config, converts=False), maps_at=0)
-    yield f"forward-sm90a-{name}-maps-in-memory", kernel.NAME, values
+                if not config.converts:  # who builds maps in memory makes tiles
+                    in_memory = f"{name}-maps-in-memory", kernel.values(config, maps_at=0)
+    name, values = in_memory  # of the last one
+    yield f"forward-sm90a-{name}", kernel.NAME, values
 
 
 # Of a backward pass: whether there is a mask, type of the pair bias, alignment of its rows.

@@ -151,7 +151,7 @@ def formulas() -> Iterator[str]:
     yield values_function(
         "joined_axes",
         "const cuevo_array *source",
-        lambda: [*chain(*_KERNEL.Config.joined_axes(*_KERNEL.Config.map_axes(array)))],
+        lambda: [*chain(*_KERNEL.Config.joined_axes(array))],
     )
     yield number_function(
         "head_columns",

@@ -243,8 +243,9 @@ def test_who_makes_tiles(
     shapes |= {"mask_bias": (1, rows, 1, 1, length)} if masked else {}
     shapes |= {"pair_bias": (1, 1, 16, length, length), "out": shape}
     views = {name: drawing.array(shape, kind, order) for name, shape in shapes.items()}
-    found = [each.kernel for each in on_hopper(planner, views)]
-    assert found == kernels or kind == "f16"
+    if kind == "f16" and TILES not in kernels:
+        kernels = [TILES, *kernels]  # it has no registers to convert at these head dims
+    assert [each.kernel for each in on_hopper(planner, views)] == kernels
 
 
 @pytest.mark.unit
