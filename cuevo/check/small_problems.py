@@ -6,7 +6,7 @@ that keeps the stages' ring turning, and others for instructions that an ordinar
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import prod
+from math import e, log2, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.backward import padded, stats_shape, terms_shape
+from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
@@ -324,12 +325,21 @@ def _mask_tiles(
     values = module.parameters(config, **views, bias_scale=2.0)
     _launch(module, config, place, config.grid(tiles.shape), values, views.values())
     batches, groups, key_tiles, _ = tiles.shape
-    # Of each key numbers whose sum is its mask, and another.
-    apart = tiles.view(BFLOAT16).reshape(batches, groups, key_tiles, config.block_rows, -1, 8)
-    numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
+    by_row = tiles.reshape(batches, groups, key_tiles, config.block_rows, -1)
+    exact = reference.additive(mask)[:, :, 0, 0]
+    if config.added:
+        # Behind a flag, each key's number: a lane's columns of all tiles of 8 keys, lane by lane.
+        lanes = by_row[..., 16:].view(np.float32).reshape(*by_row.shape[:-1], 4, -1, 2)
+        numbers = lanes.swapaxes(-2, -3).reshape(*by_row.shape[:-1], -1)
+        exact = exact * log2(e) + RAISED
+    else:
+        # Of each key numbers whose sum is its mask, and another.
+        apart = by_row.view(BFLOAT16).reshape(*by_row.shape[:-1], -1, 8)
+        numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
+        exact = 2 * exact
     found = numbers.transpose(0, 1, 3, 2, 4).reshape(batches, groups * config.block_rows, -1)
     found = found[:, :rows, :keys].astype(np.float32)
-    yield _seen({"mask_tiles": (found, 2 * reference.additive(mask)[:, :, 0, 0])})
+    yield _seen({"mask_tiles": (found, exact)})
 
 
 def _pair_tiles(

@@ -11,7 +11,8 @@ from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import BYTES
-from cuevo.kernels import choice
+from cuevo.kernels import choice, mask_tiles_sm90
+from cuevo.kernels import guessed_reference_sm90a as guessed
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_maps_sm90a import Maps
 from cuevo.kernels.forward_roles_sm90a import Roles
@@ -49,16 +50,8 @@ ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
 _MOST_WORKS = 2**31
-_GUESS = -64.0
-"""In powers of two: the reference of a row of bf16 probabilities before its scores are known. Rows
-whose highest score is between 96 below 0 and 64 above need no other.
-"""
-_LEAST_SUM = 2.0**-40
-"""Of a row of a guessed reference: what of a smaller one was lost for being below the least normal
-number might count.
-"""
-_MOST_SUM = 2.0**120
-"""Of a row of a guessed reference: the inverse of more is not a normal number."""
+_HEADROOM = 4.0
+"""In powers of two: what exponents in fp16 are lowered by beside a reference."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +156,27 @@ class Config(Maps, Roles, WorkList):
         return self.adds_mask and room and reads
 
     @property
+    def mask_addends(self) -> bool:
+        """Whether the mask is added to exponents, in the instruction that makes them of scores:
+        where no reference has to.
+        """
+        # With three warps a sub-partition a product is as fast; above D 48 there are no registers
+        # for addends beside a pair bias that is converted.
+        pays = self.consumers_ask or self.head_dim > 32
+        room = self.head_dim <= 48 or not self.converts
+        return self.adds_mask and self.guesses and pays and room and not self.mask_beside_k
+
+    @property
+    def of_mask(self) -> mask_tiles_sm90.Config:
+        """What makes tiles of the mask where it comes in such."""
+        return mask_tiles_sm90.Config(
+            self.mask, self.block_rows, self.block_keys, behind=self.tiled, added=self.mask_addends
+        )
+
+    @property
     def mask_product(self) -> bool:
-        """Whether it does take one."""
-        return self.adds_mask and not self.mask_beside_k
+        """Whether one more step of 16 k adds the mask to the scores."""
+        return self.adds_mask and not (self.mask_beside_k or self.mask_addends)
 
     @property
     def product_columns(self) -> int:
@@ -199,14 +210,19 @@ class Config(Maps, Roles, WorkList):
         return self.dtype == "bf16"
 
     @property
-    def guess(self) -> float:
-        """The guessed reference, in powers of two."""
-        return _GUESS
+    def headroom(self) -> float:
+        """Powers of two that the exponents of probabilities are lowered by beside a reference."""
+        return guessed.HEADROOM if self.guesses else _HEADROOM
+
+    @property
+    def raised(self) -> float:
+        """Powers of two that a guessed reference raises exponents by."""
+        return guessed.RAISED
 
     @property
     def guessed_sums(self) -> tuple[float, float]:
         """Least and highest sum of a row that its guessed reference was one for."""
-        return _LEAST_SUM, _MOST_SUM
+        return guessed.LEAST_SUM, guessed.MOST_SUM
 
     @property
     def registers(self) -> int:
@@ -379,6 +395,12 @@ SHAPES = (
     Config(64, block_rows=2, stages=4, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
+_ASKING_OF_48 = Config(
+    48, block_rows=3, stages=5, continues=True, producer="consumer", converts=True
+)
+"""Rows of 128 bytes leave room for a third row N where consumers ask for what they convert."""
+_LEAST_SHARE = 0.7
+"""Of the time of a threadblock's rows N, what it takes where few of them exist."""
 _CONVERTING_IN_F16 = (16, 24, 40, 48)
 """Head dims for which they have registers enough to convert the pair bias in fp16, too."""
 
@@ -396,10 +418,12 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             converting = replace(asking, converts=True, stages=6)
         fits = problem.dtype == "bf16" or problem.head_dim in _CONVERTING_IN_F16
         if problem.pair != "f32" and fits:
-            shapes.append(converting)
+            small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
+            shapes += [converting, small, replace(small, m_tiles=1)]
+        if (problem.head_dim, problem.pair) == (48, "bf16") and problem.mask != "none":
+            shapes.append(_ASKING_OF_48)
     for each in shapes:
-        made = speed(each.cluster, each.consumers_ask, each.converts, problem)
-        yield adapt(each, problem), made
+        yield adapt(each, problem), speed(each, problem)
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -409,9 +433,11 @@ def choose(problem: Problem, arch: Architecture) -> Config:
 
 
 def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> float:
-    """Works of a cluster one after the other, by a multiprocessor's rows N, over their speed."""
-    rows = config.block_rows * config.min_blocks
-    return config.rounds(problem, arch.multiprocessors) * rows / speed
+    """Works of a cluster one after the other, by a multiprocessor's rows N, over their speed. One
+    row of several takes longer than its share.
+    """
+    rows = max(min(config.block_rows, problem.rows), _LEAST_SHARE * config.block_rows)
+    return config.rounds(problem, arch.multiprocessors) * (rows * config.min_blocks / speed)
 
 
 # -- Launch ----------------------------------------------------------------------------------------
@@ -543,9 +569,9 @@ def unmapped_fields(
 
 def _first_reference(dtype: str, score_scale: float) -> float:
     """What rows are lowered by at first, in the units of scores; -inf: wait for their maxima."""
-    if dtype != "bf16" or abs(score_scale) * 1e30 <= abs(_GUESS):
+    if dtype != "bf16" or abs(score_scale) * 1e30 <= abs(guessed.REFERENCE):
         return -inf
-    return _GUESS / abs(score_scale)
+    return guessed.REFERENCE / abs(score_scale)
 
 
 def addresses(

@@ -35,6 +35,10 @@ class StageMemory(StageRing):
 
     @property
     @abstractmethod
+    def mask_addends(self) -> bool: ...
+
+    @property
+    @abstractmethod
     def mask_product(self) -> bool: ...
 
     @property
@@ -141,13 +145,15 @@ class StageMemory(StageRing):
 
     @property
     def mask_row_bytes(self) -> int:
-        """Bytes of a flag and of the mask of a row N in a stage: 16 a key, unless K has it."""
-        return self.mask_keys_offset + (16 * self.block_keys if self.mask_product else 0)
+        """Bytes of a flag and of the mask of a row N in a stage: 4 or 16 a key, unless K has it."""
+        key_bytes = 4 if self.mask_addends else 16 if self.mask_product else 0
+        return self.mask_keys_offset + key_bytes * self.block_keys
 
     @property
     def mask_keys_offset(self) -> int:
-        """Where the latter begin, behind the flag, which mask warps write."""
-        return 0 if self.consumers_ask else _FLAG_BYTES
+        """Where the latter begin, behind the flag; operands in tiles have it beside a key's."""
+        beside = self.consumers_ask and self.mask_product
+        return _FLAG_BYTES if self.adds_mask and not beside else 0
 
     @property
     def mask_stage_bytes(self) -> int:

@@ -104,7 +104,7 @@ class Roles(StageMemory):
     @property
     def reads_mask_tiles(self) -> bool:
         """Whether the mask comes in tiles of `mask_tiles_sm90`."""
-        return self.consumers_ask and self.mask_product
+        return self.consumers_ask and self.adds_mask
 
     @property
     def asked_bytes(self) -> int:

@@ -2,14 +2,16 @@
 and beside ``evoformer_forward_sm80``; docs/measurements/forward-designs.md has the measurements.
 """
 
+from typing import Protocol
+
 from cuevo.architectures import Architecture
 from cuevo.kernels.forward import Problem
 from cuevo.kernels.forward_works_sm90a import has_many_tiles
 
 __all__ = ["prefers_lower_variant", "speed"]
 
-_LEAST_SCORES = 2**25
-"""From which on it runs unasked."""
+_LEAST_SCORES, _LEAST_SCORES_OF_ONE_ROW = 2**25, 2**21
+"""From which on it runs unasked; the latter of one row N whose pair bias it converts."""
 _GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
 """How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
 and the other one hardly does: with a pair bias, and without.
@@ -27,6 +29,12 @@ a work has more to do before and behind its stages, and the mask a launch of its
 _MANY_KEYS = 512
 _CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
 _CONVERTING_GAIN_ELSEWHERE = 0.91
+_ASKING_GAIN_OF_48 = 1.01
+"""The same of three rows N at D 48 that convert it, and ask."""
+_SMALL_GAIN = ((0.68, 1.09), (0.92, 1.44))
+"""The same of one row N, where two threadblocks share a multiprocessor: up to D 32 and above, with
+two tiles of queries a warpgroup and with one, of which there are twice as many works.
+"""
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
 """
@@ -34,23 +42,47 @@ _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
 
 
-def speed(cluster: int, consumers_ask: bool, converts: bool, problem: Problem) -> float:
-    """Speed of clusters of so many threadblocks, of consumers that ask for boxes, or of a pair bias
-    that is converted, beside single ones that have a producer and tiles.
+class Shape(Protocol):
+    """What a speed depends on, of a configuration."""
+
+    @property
+    def cluster(self) -> int: ...
+    @property
+    def consumers_ask(self) -> bool: ...
+    @property
+    def converts(self) -> bool: ...
+    @property
+    def m_tiles(self) -> int: ...
+    @property
+    def min_blocks(self) -> int: ...
+
+
+def speed(shape: Shape, problem: Problem) -> float:
+    """Speed of clusters, of consumers that ask for boxes, of a pair bias that is converted, or of
+    small threadblocks, beside single ones that have a producer and tiles.
     """
-    if converts:
-        of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
-        return next(of_dim, _CONVERTING_GAIN_ELSEWHERE) + _TILES_COST / problem.rows
-    if consumers_ask:
+    if shape.converts:
+        return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
+    if shape.consumers_ask:
         many, few = _ASKING_GAIN[problem.dtype]
         short = problem.keys < _MANY_KEYS or 0 < problem.queries % 128 <= 64
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
         return few if short else many * shared
-    if cluster == 1:
+    if shape.cluster == 1:
         return 1.0
     busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
+
+
+def _converting_gain(shape: Shape, problem: Problem) -> float:
+    if shape.min_blocks > 1:
+        two, one = _SMALL_GAIN[0] if problem.head_dim <= 32 else _SMALL_GAIN[1]
+        return two if shape.m_tiles == 2 else one
+    if shape.consumers_ask and problem.head_dim == 48:
+        return _ASKING_GAIN_OF_48
+    of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
+    return next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
@@ -58,7 +90,9 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
     it, and where the last query tile would be mostly empty.
     """
-    if problem.mask == problem.pair == "none" or problem.scores < _LEAST_SCORES:
+    converted = problem.pair in ("f16", "bf16") and problem.pair_alignment >= 16
+    least = _LEAST_SCORES_OF_ONE_ROW if converted and problem.rows == 1 else _LEAST_SCORES
+    if problem.mask == problem.pair == "none" or problem.scores < least:
         return True
     tiles, rest = divmod(problem.queries, 64)
     # A tile of 64 queries alone takes longer than half of two.

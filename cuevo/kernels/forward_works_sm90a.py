@@ -82,7 +82,7 @@ class WorkList(ABC):
         """
         resident = blocks * self.min_blocks
         last = self.works(problem) % resident
-        many = self.block_rows > 1 and self.cluster == 1
+        many = self.block_rows > 1 and self.cluster == 1 and problem.rows > 1
         return last if many and last * self.block_rows <= resident else 0
 
     @property

@@ -1,5 +1,5 @@
-"""Host half of ``ptx/mask_tiles_sm90.ptx``: the mask of each row N as an operand of wgmma, in tiles
-of what `evoformer_forward_sm90a` reads at a stage.
+"""Host half of ``ptx/mask_tiles_sm90.ptx``: the mask of each row N as what is added to exponents,
+or as an operand of wgmma, in tiles of what `evoformer_forward_sm90a` reads at a stage.
 """
 
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from math import ceil
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
+from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.toolchain.division import magic_fields
 
 __all__ = [
@@ -21,10 +22,11 @@ __all__ = [
 ]
 
 NAME = "mask_tiles_sm90"
-SUMMARY = "the mask in tiles, as operands of wgmma that add it to the scores"
+SUMMARY = "the mask in tiles, as what is added to exponents of scores, or as operands of wgmma"
 MINIMUM_ARCH = 90
 
-_KEY_BYTES = 16
+_ADDEND_BYTES, _FLAG_BYTES = 4, 16
+_OPERAND_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class Config:
     """Threads of a block."""
     behind: bool = True
     """Whether a launch of `pair_tiles_sm90` is right in front, beside which this one runs."""
+    added: bool = True
+    """Whether a key's mask is a number that is added to its exponents, which a guessed reference
+    raises; else an operand of the product that makes scores.
+    """
 
     @property
     def shared_bytes(self) -> int:
@@ -54,8 +60,14 @@ class Config:
         batch, rows, _, _, keys = mask_bias.shape
         batches = batch if mask_bias.strides[0] else 1
         groups = ceil(rows / self.block_rows) if mask_bias.strides[1] else 1
-        tile_bytes = _KEY_BYTES * self.block_keys * self.block_rows
-        return (batches, groups, ceil(keys / self.block_keys), tile_bytes)
+        return (batches, groups, ceil(keys / self.block_keys), self.row_bytes * self.block_rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row N in a tile."""
+        if not self.added:
+            return _OPERAND_BYTES * self.block_keys
+        return _FLAG_BYTES + _ADDEND_BYTES * self.block_keys
 
     def seen(self, mask_bias: ArrayView, tiles: ArrayView) -> ArrayView:
         """Tiles of the shape above as kernels are told of them: as a mask whose rows are groups,
@@ -77,7 +89,8 @@ class Config:
 
 def values(config: Config) -> dict[str, object]:
     """The names that the template sees."""
-    return asdict(config)
+    raised = RAISED if config.added else None
+    return {**asdict(config), "raised": raised, "row_bytes": config.row_bytes}
 
 
 def violations(config: Config, arch: Architecture) -> tuple[str, ...]:

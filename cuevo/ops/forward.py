@@ -244,8 +244,7 @@ def _add_mapped_launch(
         block = (chosen.block_queries, chosen.block_keys)
         tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     if chosen.reads_mask_tiles:
-        of_mask = (chosen.block_rows, chosen.block_keys)
-        tile_mask(builder, problem.mask, of_mask, 1.0 / scale, behind=chosen.tiled)
+        tile_mask(builder, chosen.of_mask, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     pair_bias = views.get("pair_bias")
     mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}

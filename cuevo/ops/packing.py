@@ -177,17 +177,11 @@ def tile_pair_bias(
     builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
 
 
-def tile_mask(
-    builder: PlanBuilder, mask: str, block: tuple[int, int], bias_scale: float, *, behind: bool
-) -> None:
-    """Put a launch into a plan that makes tiles of the mask, of type `mask`, as operands; the name
-    of the mask is that of the tiles from here on.
-
-    block : rows N and keys of a tile.
-    behind : whether it is right behind that of the pair bias's.
+def tile_mask(builder: PlanBuilder, own: mask_tiles_sm90.Config, bias_scale: float) -> None:
+    """Put a launch into a plan that makes tiles of the mask, as `own` says; the name of the mask is
+    that of the tiles from here on.
     """
     source, name = builder.views["mask_bias"], "mask_tiles"
-    own = mask_tiles_sm90.Config(mask, *block, behind=behind)
     shape = own.shape(source)
     builder.add_workspace(name, shape, np.uint8)
     tiles = builder.views[name]

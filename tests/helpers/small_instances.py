@@ -68,6 +68,7 @@ INSTANCES = [
     ("key_bias_sm70", "mask=f32 wanted=both"),
     ("mask_tiles_sm90", "mask=f16 block_rows=3 threads=64"),
     ("mask_tiles_sm90", "mask=bool"),
+    ("mask_tiles_sm90", "mask=f16 added=false"),
     ("pack_sm70", "size=2 axes=2 reads=tile width=4 lanes=1"),
     ("pack_sm70", "size=4 axes=1 reads=chunks unit=4"),
     ("pair_tiles_sm90", "pair=f16"),

@@ -267,7 +267,7 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
         yield pair_tiles_sm90, pair_tiles_sm90.Config(dtype)
-        yield mask_tiles_sm90, mask_tiles_sm90.Config(dtype)
+        yield mask_tiles_sm90, mask_tiles_sm90.Config(dtype, added=dtype == "bf16")
         yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype, pair=dtype)
 
 

@@ -90,7 +90,8 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(rows=1), True),
         (dict(rows=60), False),  # tiles cost less than they spare
         (dict(rows=48, head_dim=48, keys=768), True),
-        (dict(rows=300, head_dim=48), False),
+        (dict(rows=300, head_dim=48), True),  # by three rows, which share it
+        (dict(rows=300, head_dim=48, mask="none"), False),
         (dict(rows=300, head_dim=24), True),
         (dict(pair="f32"), False),
         (dict(pair="none"), False),
@@ -110,6 +111,47 @@ def test_the_pair_bias_is_converted_where_rows_are_few(
     chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)
     assert chosen.converts is converts
     assert chosen.cluster == 1 or not converts
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "tiles", "blocks"),
+    [
+        (dict(), 1, 2, 2),
+        (dict(queries=1024, keys=1024), 1, 1, 2),  # two tiles would leave half without a work
+        (dict(queries=1024, keys=1024, head_dim=32), 1, 1, 2),
+        (dict(queries=300, keys=1000, heads=8), 1, 1, 2),
+        (dict(rows=6), 3, 2, 1),
+        (dict(rows=16, head_dim=32), 4, 2, 1),
+        (dict(pair="f32"), 2, 2, 1),
+        (dict(pair_alignment=2), 2, 2, 1),
+    ],
+    ids=str,
+)
+def test_one_row_has_small_threadblocks(
+    changes: dict[str, Any], rows: int, tiles: int, blocks: int
+) -> None:
+    problem = replace(Problem(1, 1, 16, 2048, 2048, 48, "bf16", "bf16", "bf16"), **changes)
+    chosen = kernel_90a.choose(problem, SM_90A)
+    assert (chosen.block_rows, chosen.m_tiles, chosen.min_blocks) == (rows, tiles, blocks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        (dict(), True),
+        (dict(queries=256, keys=256), False),
+        (dict(pair="f32"), False),
+        (dict(pair_alignment=4), False),
+        (dict(pair="none"), False),
+        (dict(rows=2), False),
+    ],
+    ids=str,
+)
+def test_a_short_call_of_one_row_runs_unasked_where_no_tiles_are_made(
+    changes: dict[str, Any], runs: bool
+) -> None:
+    problem = replace(Problem(1, 1, 16, 512, 512, 32, "bf16", "bf16", "bf16"), **changes)
+    assert kernel_90a.prefers_lower_variant(problem, SM_90A) is not runs
 
 
 @pytest.mark.parametrize(

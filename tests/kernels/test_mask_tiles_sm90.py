@@ -1,7 +1,10 @@
-"""ptx/mask_tiles_sm90.ptx: the mask of every key in its place, as numbers whose sum it is."""
+"""ptx/mask_tiles_sm90.ptx: the mask of every key in its place, as a number that is added to
+exponents or as numbers whose sum it is.
+"""
 
 from dataclasses import dataclass
 from functools import cache
+from math import e, log2
 from typing import Any
 
 import numpy as np
@@ -11,10 +14,11 @@ from helpers.covering import covering, some
 from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
 
 from cuevo.architectures import architecture
-from cuevo.arrays import BFLOAT16
+from cuevo.arrays import BFLOAT16, ArrayView
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import mask_tiles_sm90 as mask_tiles
+from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render
@@ -44,6 +48,7 @@ class Case:
     batch: int = 1
     layout: str = "packed"
     bias_scale: float = 1.0
+    added: bool = True
 
 
 def operand(case: Case) -> Strided:
@@ -70,7 +75,7 @@ def operand(case: Case) -> Strided:
 
 def check(place: Executor, case: Case) -> None:
     sizes = case.block_rows, case.block_keys, case.threads
-    config = mask_tiles.Config(case.mask, *sizes, behind=case.batch == 1)
+    config = mask_tiles.Config(case.mask, *sizes, behind=case.batch == 1, added=case.added)
     assert not mask_tiles.violations(config, architecture("sm_90"))
     inputs = {"mask_bias": operand(case)}
     source = host_views(inputs, readonly=True)["mask_bias"]
@@ -87,18 +92,59 @@ def check(place: Executor, case: Case) -> None:
         grid=config.grid(shape),
         **{name: value for name, value in numbers.items() if name not in everything},
     )
+    differs, found, exact = (added if case.added else operands)(case, source, inputs, result, shape)
+    if differs.any():
+        fail(case, "mask_tiles", differs, found, exact)
+
+
+def masks(case: Case, source: ArrayView, inputs: dict[str, Strided], shape: tuple[int, ...]) -> Any:
+    """The mask by rows of tiles and keys of these, in fp32."""
     batches, groups, key_tiles, _ = shape
     # rows with what fills their last group up, keys with what fills their last tile up
     mask = inputs["mask_bias"].array[:batches, :, 0, 0]
     if groups == 1:
         mask = mask[:, :1] if source.strides[1] == 0 else mask
-    added = np.where(mask, 0, -np.inf) if case.mask == "bool" else mask
-    with np.errstate(invalid="ignore"):
-        scaled = added.astype(F32) * F32.type(abs(case.bias_scale))
+    plain = np.where(mask, 0, -np.inf) if case.mask == "bool" else mask
     exact = np.full((batches, groups * case.block_rows, key_tiles * case.block_keys), -np.inf, F32)
-    exact[:, : scaled.shape[1], : case.keys] = scaled
-    exact[:, scaled.shape[1] :] = exact[:, scaled.shape[1] - 1 : scaled.shape[1]]
+    exact[:, : plain.shape[1], : case.keys] = plain
+    exact[:, plain.shape[1] :] = exact[:, plain.shape[1] - 1 : plain.shape[1]]
+    return exact
+
+
+Compared = tuple[Any, Any, Any]
+"""Where it differs, what was found, what is exact."""
+
+
+def added(
+    case: Case, source: ArrayView, inputs: dict[str, Strided], result: Strided, shape: Any
+) -> Compared:
+    """What is added to exponents, behind a flag."""
+    exact = masks(case, source, inputs, shape)
     alive = (exact != -np.inf).any(axis=-1)
+    with np.errstate(invalid="ignore"):
+        exact = exact * F32.type(log2(e)) + F32.type(RAISED)
+    words = result.array.reshape(*shape[:3], case.block_rows, -1).view(F32)
+    # a lane's columns of all tiles of 8 keys, lane by lane
+    lanes = words[..., 4:].reshape(*words.shape[:-1], 4, case.block_keys // 8, 2)
+    by_key = lanes.swapaxes(-2, -3).reshape(*words.shape[:-1], case.block_keys)
+    found = by_key.transpose(0, 1, 3, 2, 4).reshape(exact.shape)
+    differs = (found != exact) & ~(np.isnan(found) & np.isnan(exact))
+    flags = words[..., :4].view(np.uint32).transpose(0, 1, 3, 2, 4).copy()
+    flags = flags.reshape(*exact.shape[:2], shape[2], 4)
+    differs[..., 0] |= (flags[..., -1, 0] != 0) != alive
+    flags[..., -1, 0] = 0
+    differs[..., 0] |= flags.any(axis=(-1, -2))
+    return differs, found, exact
+
+
+def operands(
+    case: Case, source: ArrayView, inputs: dict[str, Strided], result: Strided, shape: Any
+) -> Compared:
+    """Operands of a product."""
+    exact = masks(case, source, inputs, shape)
+    alive = (exact != -np.inf).any(axis=-1)
+    with np.errstate(invalid="ignore"):
+        exact = exact * F32.type(abs(case.bias_scale))
     exact[exact == np.inf] = np.nan  # as the softmax of such a row
     exact *= np.copysign(F32.type(1), F32.type(case.bias_scale))
     words = result.array.view(BFLOAT16).reshape(*shape[:3], case.block_rows, case.block_keys, 8)
@@ -116,8 +162,7 @@ def check(place: Executor, case: Case) -> None:
     rest[..., -case.block_keys, 3] = 0
     differs |= rest.any(axis=-1)
     differs[..., 0] |= (flags != 0) != alive
-    if differs.any():
-        fail(case, "mask_tiles", differs, found, exact)
+    return differs, found, exact
 
 
 @cache
@@ -135,6 +180,7 @@ def cases() -> tuple[Case, ...]:
         batch=(1, 2),
         layout=tuple(LAYOUTS),
         bias_scale=(1.0, -5.656854249492381),
+        added=(True, False),
     )
     return tuple(covering(found, together=3))
 

@@ -40,6 +40,7 @@ _COLUMNS = Columns(
     shared_bytes=lambda c: c.shared_bytes,
     cluster=lambda c: c.cluster,
     min_blocks=lambda c: c.min_blocks,
+    m_tiles=lambda c: c.m_tiles,
     block_rows=lambda c: c.block_rows,
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
@@ -54,6 +55,7 @@ _COLUMNS = Columns(
     needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
+    mask_addends=lambda c: c.mask_addends,
 )
 _TILES = Columns(
     "tiles_config",
@@ -67,6 +69,8 @@ _MASK_TILES = Columns(
     block_rows=lambda c: c.block_rows,
     block_keys=lambda c: c.block_keys,
     behind=lambda c: c.behind,
+    added=lambda c: c.added,
+    row_bytes=lambda c: c.row_bytes,
     threads=lambda c: c.threads,
 )
 _MANY = 2**20
@@ -113,23 +117,23 @@ def formulas() -> Iterator[str]:
             ]
         ),
     )
-    for name, pair in (("mapped_prefers_lower", "f32"), ("mapped_prefers_lower_unpaired", "none")):
+    for name, pair in (
+        ("mapped_prefers_lower", "f32"),
+        ("mapped_prefers_lower_narrow", "bf16"),
+        ("mapped_prefers_lower_unpaired", "none"),
+    ):
         biased = problem_in_c(pair=pair, mask="bounds")
         yield number_function(name, PROBLEM, partial(_KERNEL.prefers_lower_variant, biased, arch))
     yield number_function(
+        "mapped_speed",
+        given,
+        lambda: _KERNEL.speed(config(), replace(x, dtype="f16" if columns["is_f16"] else "bf16")),
+    )
+    speed = float_in_c("speed")
+    yield number_function(
         "mapped_cost",
-        f"{given}, {ARCHITECTURE}",
-        lambda: _KERNEL.cost(
-            config(),
-            _KERNEL.speed(
-                columns["cluster"],  # type: ignore[arg-type]
-                columns["consumers_ask"],  # type: ignore[arg-type]
-                columns["converts"],  # type: ignore[arg-type]
-                replace(x, dtype="f16" if columns["is_f16"] else "bf16"),
-            ),
-            x,
-            arch,
-        ),
+        f"{_COLUMNS.parameter}, double speed, {PROBLEM}, {ARCHITECTURE}",
+        lambda: _KERNEL.cost(config(), speed, x, arch),
     )
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
@@ -259,17 +263,15 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 wanted = _KERNEL.adapt(replace(config, sums=sums), problem)
                 final = instances.without_spills(_KERNEL, wanted, arch)
                 ragged = replace(problem, queries=final.block_queries + 1)
-                row += [number(part.config, arch) for part in _KERNEL.parts(final, ragged)]
+                whole, *low = _KERNEL.parts(final, ragged)
+                row += [number(each.config, arch) for each in (whole, *(low or [whole]))]
                 if final.tiled:
                     own = pair_tiles_sm90.Config(pair, final.block_keys)
                     kernel = instances.add(pair_tiles_sm90, own, arch)
                     tiles.add(_TILES.row(kernel, own, TYPES[pair]))
                 if final.reads_mask_tiles:
-                    of_mask = mask_tiles_sm90.Config(
-                        mask, final.block_rows, final.block_keys, behind=final.tiled
-                    )
-                    kernel = instances.add(mask_tiles_sm90, of_mask, arch)
-                    mask_tiles.add(_MASK_TILES.row(kernel, of_mask, TYPES[mask]))
+                    kernel = instances.add(mask_tiles_sm90, final.of_mask, arch)
+                    mask_tiles.add(_MASK_TILES.row(kernel, final.of_mask, TYPES[mask]))
             tilings.append(row)
         if count := len(tilings) - first:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])

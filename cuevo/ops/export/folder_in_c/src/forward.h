@@ -109,13 +109,15 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     const mapped_tiling *found = NULL;
     double least = 0;
     int64_t i;
-    const int64_t lower = f->pair_bias.type ? mapped_prefers_lower(x) : mapped_prefers_lower_unpaired(x);
+    const int64_t lower = !f->pair_bias.type                ? mapped_prefers_lower_unpaired(x)
+                          : f->pair_bias.type == CUEVO_F32 ? mapped_prefers_lower(x)
+                                                           : mapped_prefers_lower_narrow(x);
     if (offered == NULL || lower)
         return NULL;
     for (i = 0; i < offered->count; i++) {
         const mapped_tiling *each = &mapped_tilings[offered->first + i];
         const mapped_config *c = &mapped_configs[each->chosen];
-        const double cost = mapped_cost(c, x, arch);
+        const double cost = mapped_cost(c, mapped_speed(c, x), x, arch);
         if (mapped_serves(c, x, arch) && (found == NULL || cost < least)) {
             found = each;
             least = cost;
@@ -168,7 +170,7 @@ static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     for (i = 0; i < mask_tiles_configs_count && own == NULL; i++)
         if (mask_tiles_configs[i].mask == (int64_t)f->mask_bias.type &&
             mask_tiles_configs[i].block_rows == c->block_rows && mask_tiles_configs[i].block_keys == c->block_keys &&
-            mask_tiles_configs[i].behind == c->tiled)
+            mask_tiles_configs[i].behind == c->tiled && mask_tiles_configs[i].added == c->mask_addends)
             own = &mask_tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
