@@ -91,21 +91,29 @@ CASES = (
     ),
 )
 
-_ALONE = {"cluster": 1, "converts": False}
+_ALONE = {
+    "producer": "warp",
+    "block_rows": 2,
+    "m_tiles": 2,
+    "stages": 4,
+    "min_blocks": 1,
+    "cluster": 1,
+    "converts": False,
+}
 """Tiles of the pair bias; and no clusters, where one lane arrives for its warp: racecheck does not
 see that the others have met it before.
 """
-_THREE = {"producer": "warp", "block_rows": 3, "stages": 5, **_ALONE}
-_FEW = {"blocks": 2, **_ALONE}
+_THREE = {**_ALONE, "block_rows": 3, "stages": 5}
+_FEW = {**_ALONE, "blocks": 2}
 """So few threadblocks that rows N share them; where there are more, each row has its own."""
-_ASKING = {"producer": "consumer", "block_rows": 4, "stages": 5, "continues": True, **_ALONE}
-_CONVERTING = {"converts": True, "cluster": 1}
-_FEW_CONVERTING = {"blocks": 2, **_CONVERTING}
-_SMALL = {"block_rows": 1, "min_blocks": 2, "stages": 4, **_CONVERTING}
+_ASKING = {**_ALONE, "producer": "consumer", "block_rows": 4, "stages": 5, "continues": True}
+_CONVERTING = {**_ALONE, "converts": True}
+_ASKING_CONVERTING = {**_ASKING, "converts": True}
+_SMALL = {**_CONVERTING, "block_rows": 1, "min_blocks": 2}
 """Threadblocks of which two share a multiprocessor."""
 CASES_OF_SM_90A = (
-    Case((1, 4, 200, 200, 2, 32), config={"blocks": 3, **_THREE}),
-    Case((1, 4, 130, 200, 1, 32), config={"blocks": 2, "sums": "added", **_THREE}),
+    Case((1, 4, 200, 200, 2, 32), config={**_THREE, "blocks": 3}),
+    Case((1, 4, 130, 200, 1, 32), config={**_THREE, "blocks": 2, "sums": "added"}),
     Case((2, 3, 40, 72, 1, 32), mask="bool", pair="float32", dead=True, config=_FEW),
     Case(
         (1, 2, 33, 66, 1, 24),
@@ -121,23 +129,33 @@ CASES_OF_SM_90A = (
         mask="float32",
         dead=True,
         heads_last=True,
-        config={"blocks": 2, **_ALONE},
+        config=_FEW,
     ),
     Case((1, 2, 50, 101, 1, 48), mask=None, config=_ALONE),
-    Case((1, 6, 200, 200, 2, 32), dead=True, config={"blocks": 2, **_ASKING}),
-    Case((1, 6, 200, 200, 1, 32), mask=None, config={"blocks": 1, "sums": "added", **_ASKING}),
+    Case((1, 6, 200, 200, 2, 32), dead=True, config={**_ASKING, "blocks": 2}),
+    Case((1, 6, 200, 200, 1, 32), mask=None, config={**_ASKING, "blocks": 1, "sums": "added"}),
     Case((1, 5, 70, 170, 2, 16), dtype="float16", mask="bool", pair="float32", config=_ASKING),
-    Case((1, 6, 200, 200, 2, 32), dead=True, config={"blocks": 2, **_ASKING, **_CONVERTING}),
-    Case((1, 6, 200, 192, 1, 16), mask=None, config={**_ASKING, **_CONVERTING, "stages": 6}),
-    Case((1, 4, 130, 200, 1, 32), "float16", "float16", "float16", config=_FEW_CONVERTING),
-    Case((2, 3, 70, 104, 2, 24), mask=None, config={"blocks": 3, **_CONVERTING}),
-    Case((1, 2, 50, 104, 3, 64), mask="float32", dead=True, config=_FEW_CONVERTING),
-    Case((1, 1, 200, 200, 4, 48), config={"blocks": 1, **_SMALL}),
+    Case((1, 6, 200, 200, 2, 32), dead=True, config={**_ASKING_CONVERTING, "blocks": 2}),
+    Case((1, 6, 200, 192, 1, 16), mask=None, config={**_ASKING_CONVERTING, "stages": 6}),
+    Case(
+        (1, 5, 200, 200, 1, 48),
+        mask="float32",
+        config={**_ASKING_CONVERTING, "block_rows": 3, "blocks": 1},
+    ),
+    Case(
+        (1, 4, 130, 200, 1, 32),
+        *("float16", "float16", "float16"),
+        config={**_CONVERTING, "blocks": 2},
+    ),
+    Case((2, 3, 70, 104, 2, 24), mask=None, config={**_CONVERTING, "blocks": 3}),
+    Case((1, 2, 50, 104, 3, 64), mask="float32", dead=True, config={**_CONVERTING, "blocks": 2}),
+    Case((1, 1, 200, 200, 4, 48), config={**_SMALL, "blocks": 1}),
+    Case((1, 1, 150, 104, 3, 32), mask="bool", config={**_SMALL, "m_tiles": 1, "blocks": 1}),
 )
 """For devices that have wgmma."""
 _PAIRED = {**_THREE, "cluster": 2}
 CLUSTERS_OF_SM_90A = (
-    Case((1, 4, 200, 200, 2, 32), config={"blocks": 4, **_PAIRED}),
+    Case((1, 4, 200, 200, 2, 32), config={**_PAIRED, "blocks": 4}),
     Case((1, 5, 50, 101, 3, 64), mask="float32", dead=True, config={**_FEW, "cluster": 2}),
 )
 """The same in clusters; not for racecheck."""
