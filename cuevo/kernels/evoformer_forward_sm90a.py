@@ -376,13 +376,16 @@ def adapt(config: Config, problem: Problem) -> Config:
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
-    """`config`, then such as takes fewer registers: with a producer, if consumers ask for boxes,
-    else with Q in shared memory.
+    """`config`, then such as take fewer registers: with a producer, if consumers ask for boxes, and
+    with Q in shared memory.
     """
     yield config
     if config.consumers_ask:
-        yield replace(config, producer="warp", block_rows=min(config.block_rows, 3))
-    elif config.q_in_registers:
+        shape = _shape(config.head_dim)
+        rows = min(config.block_rows, shape.block_rows)
+        config = replace(config, producer="warp", block_rows=rows, continues=shape.continues)
+        yield config
+    if config.q_in_registers:
         yield replace(config, q_in_registers=False, continues=False)
 
 
@@ -405,9 +408,13 @@ _CONVERTING_IN_F16 = (16, 24, 40, 48)
 """Head dims for which they have registers enough to convert the pair bias in fp16, too."""
 
 
+def _shape(head_dim: int) -> Config:
+    return next((each for each in SHAPES if head_dim <= each.head_dim), SHAPES[-1])
+
+
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
-    shape = next((each for each in SHAPES if problem.head_dim <= each.head_dim), SHAPES[-1])
+    shape = _shape(problem.head_dim)
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))

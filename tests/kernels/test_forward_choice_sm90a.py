@@ -113,6 +113,22 @@ def test_the_pair_bias_is_converted_where_rows_are_few(
     assert chosen.cluster == 1 or not converts
 
 
+@pytest.mark.parametrize("head_dim", range(8, 72, 8))
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_what_is_tried_where_a_kernel_spills_is_legal(head_dim: int, dtype: str) -> None:
+    for mask, pair, keys in itertools.product(
+        ("none", dtype, "f32"), ("none", dtype, "f32"), (1024, 1025)
+    ):
+        problem = Problem(1, 48, 4, keys, keys, head_dim, dtype, mask, pair)
+        for config, _ in kernel_90a.candidates(problem):
+            if kernel_90a.violations(config, SM_90A, problem):
+                continue
+            for sums in (config.sums, "added"):  # of a log-sum-exp, the latter
+                first = kernel_90a.adapt(replace(config, sums=sums), problem)
+                for each in kernel_90a.spill_fallbacks(first):
+                    assert not kernel_90a.violations(each, SM_90A, problem)
+
+
 @pytest.mark.parametrize(
     ("changes", "rows", "tiles", "blocks"),
     [
