@@ -344,7 +344,7 @@ def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f"is an instance for mask {c.mask}, not {problem.mask}"
     if c.needs_whole_tiles and problem.keys % c.block_keys:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
-    if c.converts and problem.pair_alignment < 16:
+    if c.converts and not problem.pair_mapped:
         yield "a tensor map of the pair bias needs rows at multiples of 16 bytes"
     if c.consumers_ask and ceil(problem.keys / c.block_keys) < c.least_key_tiles:
         yield (

@@ -37,6 +37,8 @@ class Problem:
     """
     pair_padded: bool = False
     """Whether a row of pair_bias has memory of its own up to a multiple of 16 bytes."""
+    pair_mapped: bool = True
+    """Whether the host makes a tensor map of pair_bias, if there is one, which can describe it."""
     mapped: bool = True
     """Whether tensor maps can describe q, k and v."""
     scaled: bool = True

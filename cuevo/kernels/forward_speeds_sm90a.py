@@ -10,8 +10,11 @@ from cuevo.kernels.forward_works_sm90a import has_many_tiles
 
 __all__ = ["prefers_lower_variant", "speed"]
 
-_LEAST_SCORES, _LEAST_SCORES_OF_ONE_ROW = 2**25, 2**21
-"""From which on it runs unasked; the latter of one row N whose pair bias it converts."""
+_LEAST_SCORES, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**20
+"""From which on it runs unasked; the latter where rows N are few, keys many enough for small
+threadblocks to be faster, and the pair bias is converted.
+"""
+_FEW_ROWS, _KEYS_OF_FEW_ROWS = 8, 256
 _GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
 """How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
 and the other one hardly does: with a pair bias, and without.
@@ -32,8 +35,8 @@ _CONVERTING_GAIN_ELSEWHERE = 0.91
 _ASKING_GAIN_OF_48 = 1.01
 """The same of three rows N at D 48 that convert it, and ask."""
 _SMALL_GAIN = ((0.68, 1.09), (0.92, 1.44))
-"""The same of one row N, where two threadblocks share a multiprocessor: up to D 32 and above, with
-two tiles of queries a warpgroup and with one, of which there are twice as many works.
+"""The same of single rows N, where two threadblocks share a multiprocessor: up to D 32 and above,
+with two tiles of queries a warpgroup and with one, of which there are twice as many works.
 """
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
@@ -90,8 +93,9 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
     it, and where the last query tile would be mostly empty.
     """
-    converted = problem.pair in ("f16", "bf16") and problem.pair_alignment >= 16
-    least = _LEAST_SCORES_OF_ONE_ROW if converted and problem.rows == 1 else _LEAST_SCORES
+    few = problem.rows <= _FEW_ROWS and problem.keys >= _KEYS_OF_FEW_ROWS
+    converted = problem.pair in ("f16", "bf16") and problem.pair_mapped
+    least = _LEAST_SCORES_OF_FEW_ROWS if few and converted else _LEAST_SCORES
     if problem.mask == problem.pair == "none" or problem.scores < least:
         return True
     tiles, rest = divmod(problem.queries, 64)

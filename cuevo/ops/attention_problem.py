@@ -99,8 +99,16 @@ def state_problem(
         mask="none" if mask_bias is None else _mask_type(mask_bias, q),
         pair="none" if pair_bias is None else _bias_type("pair_bias", pair_bias, q),
         pair_alignment=16 if pair_bias is None else row_alignment(pair_bias),
+        pair_mapped=pair_bias is None or _is_mapped_bias(pair_bias),
         mapped=all(is_mapped(x) for x in (q, k, v, out) if x is not None),
     )
+
+
+def _is_mapped_bias(pair_bias: ArrayView) -> bool:
+    """Whether a tensor map can describe the pair bias, which batches may share."""
+    one_batch = replace(pair_bias, shape=(1, *pair_bias.shape[1:]))
+    seen = pair_bias if pair_bias.strides[0] else one_batch
+    return row_alignment(seen) == ROW_ALIGNMENT and is_mapped(seen)
 
 
 def check_shapes(

@@ -9,7 +9,6 @@ import numpy as np
 
 from cuevo.arrays import ArrayView
 from cuevo.executors import DriverExecutor, architecture_of, executor_for
-from cuevo.executors.protocol import Executor
 from cuevo.kernels import (
     evoformer_forward_sm70,
     evoformer_forward_sm75,
@@ -21,7 +20,6 @@ from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_lse,
     check_scale,
-    is_mapped,
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
@@ -32,7 +30,6 @@ from cuevo.ops.packing import (
     check_pack,
     pack_biases,
     pack_mask,
-    row_alignment,
     tile_mask,
     tile_pair_bias,
 )
@@ -184,14 +181,13 @@ def _make_plan(
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
     problem = replace(problem, scaled=abs(factor) >= NEGLIGIBLE_SCALE)
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
-    readable = replace(problem, pair_alignment=ROW_ALIGNMENT)
+    pair_mapped = problem.pair_mapped and place.knows_addresses
+    readable = replace(problem, pair_alignment=ROW_ALIGNMENT, pair_mapped=pair_mapped)
     (measured,) = tuned.settle(
         builder.plan, "attention", VARIANTS, [problem], config, served=[readable]
     )
     named = measured if config is None else config
     if dispatch(VARIANTS, readable, architecture_of(place), named) is evoformer_forward_sm90a:
-        if "pair_bias" in views and not _maps_pair(views["pair_bias"], place):
-            readable = replace(readable, pair_alignment=0)
         _add_mapped_launch(builder, readable, factor, config, measured)
         return builder.plan
     problem = pack_biases(builder, problem, pack)
@@ -211,16 +207,6 @@ def _make_plan(
     )
     builder.add_launch(kernel.NAME, loaded, chosen, grid, values)
     return builder.plan
-
-
-def _maps_pair(pair_bias: ArrayView, place: Executor) -> bool:
-    """Whether a tensor map can describe the pair bias, which batches may share, and the host is to
-    make one.
-    """
-    one_batch = replace(pair_bias, shape=(1, *pair_bias.shape[1:]))
-    seen = pair_bias if pair_bias.strides[0] else one_batch
-    rows_fit = row_alignment(seen) == ROW_ALIGNMENT
-    return place.knows_addresses and rows_fit and is_mapped(seen)
 
 
 def _add_mapped_launch(

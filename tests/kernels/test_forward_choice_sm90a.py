@@ -95,7 +95,7 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(rows=300, head_dim=24), True),
         (dict(pair="f32"), False),
         (dict(pair="none"), False),
-        (dict(pair_alignment=0), False),
+        (dict(pair_mapped=False), False),
         (dict(head_dim=48, dtype="f16", mask="f16", pair="f16"), True),
         (dict(rows=8, dtype="f16", mask="f16", pair="f16"), False),  # it would spill
         (dict(mask="none", keys=2056), False),  # nothing says where keys end, and consumers ask
@@ -139,7 +139,7 @@ def test_what_is_tried_where_a_kernel_spills_is_legal(head_dim: int, dtype: str)
         (dict(rows=6), 3, 2, 1),
         (dict(rows=16, head_dim=32), 4, 2, 1),
         (dict(pair="f32"), 2, 2, 1),
-        (dict(pair_alignment=2), 2, 2, 1),
+        (dict(pair_mapped=False), 2, 2, 1),
     ],
     ids=str,
 )
@@ -155,15 +155,18 @@ def test_one_row_has_small_threadblocks(
     ("changes", "runs"),
     [
         (dict(), True),
-        (dict(queries=256, keys=256), False),
+        (dict(queries=256, keys=256), True),
+        (dict(queries=255, keys=256), False),
+        (dict(queries=1024, keys=248), False),
         (dict(pair="f32"), False),
-        (dict(pair_alignment=4), False),
+        (dict(pair_mapped=False), False),
         (dict(pair="none"), False),
-        (dict(rows=2), False),
+        (dict(rows=7), True),
+        (dict(rows=9, queries=256), False),
     ],
     ids=str,
 )
-def test_a_short_call_of_one_row_runs_unasked_where_no_tiles_are_made(
+def test_a_short_call_of_few_rows_runs_unasked_where_no_tiles_are_made(
     changes: dict[str, Any], runs: bool
 ) -> None:
     problem = replace(Problem(1, 1, 16, 512, 512, 32, "bf16", "bf16", "bf16"), **changes)

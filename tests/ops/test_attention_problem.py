@@ -60,7 +60,8 @@ def strided(x: np.ndarray, axis: int, stride: int) -> ArrayView:
 
 
 def test_the_problem() -> None:
-    assert state_problem(**views()) == Problem(B, N, H, LQ, LK, D, "bf16", "f32", "bf16", 2)
+    kinds = dict(dtype="bf16", mask="f32", pair="bf16", pair_alignment=2, pair_mapped=False)
+    assert state_problem(**views()) == Problem(B, N, H, LQ, LK, D, **kinds)
 
 
 def test_without_biases() -> None:
@@ -113,7 +114,8 @@ def test_alignment_of_the_pair_bias(
     q = np.zeros((1, 1, queries, heads, 8), BF16)
     k = np.zeros((1, 1, keys, heads, 8), BF16)
     pair = moved(np.zeros(shape, dtype), offset)
-    assert state_problem(view(q), view(k), view(k), None, pair).pair_alignment == alignment
+    problem = state_problem(view(q), view(k), view(k), None, pair)
+    assert (problem.pair_alignment, problem.pair_mapped) == (alignment, alignment == 16)
 
 
 def test_broadcast_and_reversed_inputs_are_right() -> None:

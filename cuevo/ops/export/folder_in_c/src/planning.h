@@ -22,8 +22,7 @@ typedef struct architecture {
 
 typedef struct problem {
     int64_t batch, rows, heads, queries, keys, head_dim;
-    int64_t mapped, scaled;
-    int64_t pair_alignment; /* 16 where a tensor map can describe the pair bias, else 0 */
+    int64_t mapped, scaled, pair_mapped;
     int64_t pair_keys; /* of a row of the pair bias that may be read */
 } problem;
 
@@ -433,7 +432,7 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
     if (!(fabs(scale) <= MOST_SCALE))
         return wrong(plan, CUEVO_WRONG_SCALE, "scale");
     found->mapped = is_mapped(q) && is_mapped(k) && is_mapped(v);
-    found->pair_alignment = is_absent(pair_bias) || is_mapped_pair(pair_bias) ? ROW_ALIGNMENT : 0;
+    found->pair_mapped = is_absent(pair_bias) || is_mapped_pair(pair_bias);
     found->scaled = fabs(scale) >= NEGLIGIBLE_SCALE;
     return CUEVO_OK;
 }
