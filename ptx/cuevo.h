@@ -204,10 +204,10 @@ typedef struct pair_tiles_params {
 
 void pair_tiles_sm90(const pair_tiles_params params);
 
-/* The mask in the units of q . k, as products of wgmma add it. */
+/* The mask as what is added to exponents, or in the units of q . k, as products of wgmma add it. */
 typedef struct mask_tiles_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, elements aligned */
-    void *mask_tiles;      /* [B, groups of block_rows rows n, key tiles, block_rows, block_keys, 16 bytes] */
+    void *mask_tiles;      /* [B, groups of block_rows rows n, key tiles, block_rows, 16 bytes and 4 a key, or 16 a key] */
 
     int64_t mask_stride_batch;
     int64_t mask_stride_row;

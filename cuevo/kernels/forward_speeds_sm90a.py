@@ -34,9 +34,9 @@ _CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
 _CONVERTING_GAIN_ELSEWHERE = 0.91
 _ASKING_GAIN_OF_48 = 1.01
 """The same of three rows N at D 48 that convert it, and ask."""
-_SMALL_GAIN = ((0.68, 1.09), (0.92, 1.44))
-"""The same of single rows N, where two threadblocks share a multiprocessor: up to D 32 and above,
-with two tiles of queries a warpgroup and with one, of which there are twice as many works.
+_SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
+"""Of single rows N, beside that, where two threadblocks share a multiprocessor: up to D 32 and
+above, with two tiles of queries a warpgroup and with one, of which there are twice as many works.
 """
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
@@ -79,13 +79,14 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
-    if shape.min_blocks > 1:
-        two, one = _SMALL_GAIN[0] if problem.head_dim <= 32 else _SMALL_GAIN[1]
-        return two if shape.m_tiles == 2 else one
     if shape.consumers_ask and problem.head_dim == 48:
         return _ASKING_GAIN_OF_48
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
-    return next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
+    gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
+    if shape.min_blocks == 1:
+        return gain
+    two, one = _SMALL_GAIN[0] if problem.head_dim <= 32 else _SMALL_GAIN[1]
+    return gain * (two if shape.m_tiles == 2 else one)
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
