@@ -16,7 +16,7 @@ from cuevo.kernels import guessed_reference_sm90a as guessed
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_maps_sm90a import Maps
 from cuevo.kernels.forward_roles_sm90a import Roles
-from cuevo.kernels.forward_speeds_sm90a import prefers_lower_variant, speed
+from cuevo.kernels.forward_speeds_sm90a import can_convert, prefers_lower_variant, speed
 from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
 
@@ -404,8 +404,6 @@ _ASKING_OF_48 = Config(
 """Rows of 128 bytes leave room for a third row N where consumers ask for what they convert."""
 _LEAST_SHARE = 0.7
 """Of the time of a threadblock's rows N, what it takes where few of them exist."""
-_CONVERTING_IN_F16 = (16, 24, 40, 48)
-"""Head dims for which they have registers enough to convert the pair bias in fp16, too."""
 
 
 def _shape(head_dim: int) -> Config:
@@ -423,8 +421,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(asking)
             converting = replace(asking, converts=True, stages=6)
-        fits = problem.dtype == "bf16" or problem.head_dim in _CONVERTING_IN_F16
-        if problem.pair != "f32" and fits:
+        if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [converting, small, replace(small, m_tiles=1)]
         if (problem.head_dim, problem.pair) == (48, "bf16") and problem.mask != "none":

@@ -8,7 +8,7 @@ from cuevo.architectures import Architecture
 from cuevo.kernels.forward import Problem
 from cuevo.kernels.forward_works_sm90a import has_many_tiles
 
-__all__ = ["prefers_lower_variant", "speed"]
+__all__ = ["can_convert", "prefers_lower_variant", "speed"]
 
 _LEAST_SCORES, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**20
 """From which on it runs unasked; the latter where rows N are few, keys many enough for small
@@ -43,6 +43,8 @@ many rows N share what tiles cost.
 """
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
+_CONVERTING_IN_F16 = (16, 24, 40, 48)
+"""Head dims for which there are registers enough to convert the pair bias in fp16, too."""
 
 
 class Shape(Protocol):
@@ -78,6 +80,12 @@ def speed(shape: Shape, problem: Problem) -> float:
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
+def can_convert(problem: Problem) -> bool:
+    """Whether there are kernels that convert the pair bias, if a tensor map can describe it."""
+    narrow = problem.pair in ("f16", "bf16")
+    return narrow and (problem.dtype == "bf16" or problem.head_dim in _CONVERTING_IN_F16)
+
+
 def _converting_gain(shape: Shape, problem: Problem) -> float:
     if shape.consumers_ask and problem.head_dim == 48:
         return _ASKING_GAIN_OF_48
@@ -95,7 +103,7 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     it, and where the last query tile would be mostly empty.
     """
     few = problem.rows <= _FEW_ROWS and problem.keys >= _KEYS_OF_FEW_ROWS
-    converted = problem.pair in ("f16", "bf16") and problem.pair_mapped
+    converted = can_convert(problem) and problem.pair_mapped
     least = _LEAST_SCORES_OF_FEW_ROWS if few and converted else _LEAST_SCORES
     if problem.mask == problem.pair == "none" or problem.scores < least:
         return True

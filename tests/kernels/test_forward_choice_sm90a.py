@@ -162,6 +162,8 @@ def test_one_row_has_small_threadblocks(
         (dict(pair_mapped=False), False),
         (dict(pair="none"), False),
         (dict(rows=7), True),
+        (dict(dtype="f16", mask="f16", pair="f16"), False),  # it would spill
+        (dict(head_dim=16, dtype="f16", mask="f16", pair="f16"), True),
         (dict(rows=9, queries=256), False),
     ],
     ids=str,

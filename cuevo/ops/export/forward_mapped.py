@@ -117,13 +117,13 @@ def formulas() -> Iterator[str]:
             ]
         ),
     )
-    for name, pair in (
-        ("mapped_prefers_lower", "f32"),
-        ("mapped_prefers_lower_narrow", "bf16"),
-        ("mapped_prefers_lower_unpaired", "none"),
-    ):
-        biased = problem_in_c(pair=pair, mask="bounds")
-        yield number_function(name, PROBLEM, partial(_KERNEL.prefers_lower_variant, biased, arch))
+    for pair in ("f32", "bf16", "f16", "none"):  # the 16-bit ones are the operands' type
+        biased = problem_in_c(pair=pair, mask="bounds", dtype="f16" if pair == "f16" else "bf16")
+        yield number_function(
+            f"mapped_prefers_lower_{pair}",
+            PROBLEM,
+            partial(_KERNEL.prefers_lower_variant, biased, arch),
+        )
     yield number_function(
         "mapped_speed",
         given,

@@ -109,9 +109,11 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     const mapped_tiling *found = NULL;
     double least = 0;
     int64_t i;
-    const int64_t lower = !f->pair_bias.type                ? mapped_prefers_lower_unpaired(x)
-                          : f->pair_bias.type == CUEVO_F32 ? mapped_prefers_lower(x)
-                                                           : mapped_prefers_lower_narrow(x);
+    const cuevo_type pair = f->pair_bias.type;
+    const int64_t lower = pair == CUEVO_F32    ? mapped_prefers_lower_f32(x)
+                          : pair == CUEVO_BF16 ? mapped_prefers_lower_bf16(x)
+                          : pair == CUEVO_F16  ? mapped_prefers_lower_f16(x)
+                                               : mapped_prefers_lower_none(x);
     if (offered == NULL || lower)
         return NULL;
     for (i = 0; i < offered->count; i++) {
