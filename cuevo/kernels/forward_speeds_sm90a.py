@@ -32,14 +32,15 @@ a work has more to do before and behind its stages, and the mask a launch of its
 _MANY_KEYS = 512
 _CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
 _CONVERTING_GAIN_ELSEWHERE = 0.91
+"""The same of a pair bias that is converted beside the scores of each row N, by head dim, where
+many rows N share what tiles cost.
+"""
 _ASKING_GAIN_OF_48 = 1.01
 """The same of three rows N at D 48 that convert it, and ask."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
-"""Of single rows N, beside that, where two threadblocks share a multiprocessor: up to D 32 and
-above, with two tiles of queries a warpgroup and with one, of which there are twice as many works.
-"""
-"""The same of a pair bias that is converted beside the scores of each row N, by head dim, where
-many rows N share what tiles cost.
+"""Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
+D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
+works.
 """
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
