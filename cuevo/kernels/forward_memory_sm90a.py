@@ -2,11 +2,11 @@
 
 from abc import abstractmethod
 
+from cuevo.kernels.mask_tiles_sm90 import ADDEND_BYTES, FLAG_BYTES, OPERAND_BYTES
 from cuevo.kernels.stage_ring_sm90a import BARRIER_BYTES, StageRing
 
 __all__ = ["StageMemory"]
 
-_FLAG_BYTES = 16
 _HALVES_BYTES = 16
 
 
@@ -145,15 +145,15 @@ class StageMemory(StageRing):
 
     @property
     def mask_row_bytes(self) -> int:
-        """Bytes of a flag and of the mask of a row N in a stage: 4 or 16 a key, unless K has it."""
-        key_bytes = 4 if self.mask_addends else 16 if self.mask_product else 0
+        """Bytes of a flag and of the mask of a row N in a stage, unless K has it."""
+        key_bytes = ADDEND_BYTES if self.mask_addends else OPERAND_BYTES if self.mask_product else 0
         return self.mask_keys_offset + key_bytes * self.block_keys
 
     @property
     def mask_keys_offset(self) -> int:
         """Where the latter begin, behind the flag; operands in tiles have it beside a key's."""
         beside = self.consumers_ask and self.mask_product
-        return _FLAG_BYTES if self.adds_mask and not beside else 0
+        return FLAG_BYTES if self.adds_mask and not beside else 0
 
     @property
     def mask_stage_bytes(self) -> int:

@@ -12,8 +12,11 @@ from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.toolchain.division import magic_fields
 
 __all__ = [
+    "ADDEND_BYTES",
+    "FLAG_BYTES",
     "MINIMUM_ARCH",
     "NAME",
+    "OPERAND_BYTES",
     "SUMMARY",
     "Config",
     "parameters",
@@ -25,8 +28,10 @@ NAME = "mask_tiles_sm90"
 SUMMARY = "the mask in tiles, as what is added to exponents of scores, or as operands of wgmma"
 MINIMUM_ARCH = 90
 
-_ADDEND_BYTES, _FLAG_BYTES = 4, 16
-_OPERAND_BYTES = 16
+ADDEND_BYTES, OPERAND_BYTES = 4, 16
+"""Of a key."""
+FLAG_BYTES = 16
+"""In front of the addends of a row N."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Config:
     def row_bytes(self) -> int:
         """Bytes of a row N in a tile."""
         if not self.added:
-            return _OPERAND_BYTES * self.block_keys
-        return _FLAG_BYTES + _ADDEND_BYTES * self.block_keys
+            return OPERAND_BYTES * self.block_keys
+        return FLAG_BYTES + ADDEND_BYTES * self.block_keys
 
     def seen(self, mask_bias: ArrayView, tiles: ArrayView) -> ArrayView:
         """Tiles of the shape above as kernels are told of them: as a mask whose rows are groups,

@@ -310,11 +310,11 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         tiles = pair_tiles_sm90.Config(pair)
         yield f"pair-tiles-{pair}", pair_tiles_sm90.NAME, pair_tiles_sm90.values(tiles)
     for mask in ("bool", "f16", "bf16", "f32"):
-        addends = mask_tiles_sm90.Config(mask)
-        yield f"mask-tiles-{mask}", mask_tiles_sm90.NAME, mask_tiles_sm90.values(addends)
-    for label, changes in (("alone", {"behind": False}), ("operands", {"added": False})):
-        others = mask_tiles_sm90.values(replace(addends, **changes))
-        yield f"mask-tiles-{mask}-{label}", mask_tiles_sm90.NAME, others
+        for label, added in (("", True), ("-operands", False)):
+            own = mask_tiles_sm90.Config(mask, added=added)
+            yield f"mask-tiles-{mask}{label}", mask_tiles_sm90.NAME, mask_tiles_sm90.values(own)
+    alone = mask_tiles_sm90.values(mask_tiles_sm90.Config(mask, behind=False))
+    yield f"mask-tiles-{mask}-alone", mask_tiles_sm90.NAME, alone
     for dtype, head_dim, width, last_queries, last_rows, pair in (
         ("bf16", 8, 16, 0, 0, "none"),
         ("f16", 32, 32, 0, 0, "f16"),

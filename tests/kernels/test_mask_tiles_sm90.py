@@ -92,7 +92,9 @@ def check(place: Executor, case: Case) -> None:
         grid=config.grid(shape),
         **{name: value for name, value in numbers.items() if name not in everything},
     )
-    differs, found, exact = (added if case.added else operands)(case, source, inputs, result, shape)
+    exact = masks(case, source, inputs, shape)
+    alive = (exact != -np.inf).any(axis=-1)
+    differs, found, exact = (added if case.added else operands)(case, exact, alive, result, shape)
     if differs.any():
         fail(case, "mask_tiles", differs, found, exact)
 
@@ -115,12 +117,8 @@ Compared = tuple[Any, Any, Any]
 """Where it differs, what was found, what is exact."""
 
 
-def added(
-    case: Case, source: ArrayView, inputs: dict[str, Strided], result: Strided, shape: Any
-) -> Compared:
+def added(case: Case, exact: Any, alive: Any, result: Strided, shape: Any) -> Compared:
     """What is added to exponents, behind a flag."""
-    exact = masks(case, source, inputs, shape)
-    alive = (exact != -np.inf).any(axis=-1)
     with np.errstate(invalid="ignore"):
         exact = exact * F32.type(log2(e)) + F32.type(RAISED)
     words = result.array.reshape(*shape[:3], case.block_rows, -1).view(F32)
@@ -137,12 +135,8 @@ def added(
     return differs, found, exact
 
 
-def operands(
-    case: Case, source: ArrayView, inputs: dict[str, Strided], result: Strided, shape: Any
-) -> Compared:
+def operands(case: Case, exact: Any, alive: Any, result: Strided, shape: Any) -> Compared:
     """Operands of a product."""
-    exact = masks(case, source, inputs, shape)
-    alive = (exact != -np.inf).any(axis=-1)
     with np.errstate(invalid="ignore"):
         exact = exact * F32.type(abs(case.bias_scale))
     exact[exact == np.inf] = np.nan  # as the softmax of such a row
