@@ -66,12 +66,9 @@ typedef struct evoformer_forward_params {
     uint32_t row_groups;  /* ceil(N / block_rows), over groups_together */
 
     /* Multipliers and shifts that divide by heads, query_tiles and row_groups (lib/divide.ptx). */
-    uint32_t heads_magic;
-    uint32_t heads_shift;
-    uint32_t query_tiles_magic;
-    uint32_t query_tiles_shift;
-    uint32_t row_groups_magic;
-    uint32_t row_groups_shift;
+    uint32_t heads_magic, heads_shift;
+    uint32_t query_tiles_magic, query_tiles_shift;
+    uint32_t row_groups_magic, row_groups_shift;
 
     float score_scale;     /* |scale| * log2(e): scores to powers of two */
     float bias_scale;      /* 1 / |scale|: biases to the units of q . k */
@@ -122,14 +119,10 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t head_sets;    /* H / set_heads */
 
     /* Multipliers and shifts that divide by query_tiles, set_heads, groups and head_sets (lib/divide.ptx). */
-    uint32_t query_tiles_magic;
-    uint32_t query_tiles_shift;
-    uint32_t set_heads_magic;
-    uint32_t set_heads_shift;
-    uint32_t groups_magic;
-    uint32_t groups_shift;
-    uint32_t head_sets_magic;
-    uint32_t head_sets_shift;
+    uint32_t query_tiles_magic, query_tiles_shift;
+    uint32_t set_heads_magic, set_heads_shift;
+    uint32_t groups_magic, groups_shift;
+    uint32_t head_sets_magic, head_sets_shift;
 
     float score_scale;     /* scale * log2(e): scores to powers of two */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */
@@ -164,12 +157,9 @@ typedef struct attention_maps_params {
     uint32_t heads;
     uint32_t query_tiles;
     uint32_t key_tiles;
-    uint32_t heads_magic;
-    uint32_t heads_shift;
-    uint32_t query_tiles_magic;
-    uint32_t query_tiles_shift;
-    uint32_t key_tiles_magic;
-    uint32_t key_tiles_shift;
+    uint32_t heads_magic, heads_shift;
+    uint32_t query_tiles_magic, query_tiles_shift;
+    uint32_t key_tiles_magic, key_tiles_shift;
     float bias_scale;
 } attention_maps_params;
 
@@ -192,22 +182,22 @@ typedef struct pair_tiles_params {
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
 
     /* Multipliers and shifts that divide by heads, query_tiles and key_tiles (lib/divide.ptx). */
-    uint32_t heads_magic;
-    uint32_t heads_shift;
-    uint32_t query_tiles_magic;
-    uint32_t query_tiles_shift;
-    uint32_t key_tiles_magic;
-    uint32_t key_tiles_shift;
+    uint32_t heads_magic, heads_shift;
+    uint32_t query_tiles_magic, query_tiles_shift;
+    uint32_t key_tiles_magic, key_tiles_shift;
 
     float bias_scale; /* 1 / scale */
 } pair_tiles_params;
 
 void pair_tiles_sm90(const pair_tiles_params params);
 
-/* The mask as what is added to exponents, or in the units of q . k, as products of wgmma add it. */
-typedef struct mask_tiles_params {
+/* The mask as what is added to exponents, or in the units of q . k, as products of wgmma add it; and the pair bias as pair_tiles has it, or
+ * NULL and zeros in the fields from pair_blocks on. */
+typedef struct bias_tiles_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, elements aligned */
     void *mask_tiles;      /* [B, groups of block_rows rows n, key tiles, block_rows, 16 bytes and 4 a key, or 16 a key] */
+    const void *pair_bias; /* as pair_tiles has it */
+    float *pair_tiles;
 
     int64_t mask_stride_batch;
     int64_t mask_stride_row;
@@ -219,13 +209,25 @@ typedef struct mask_tiles_params {
     uint32_t tiled_rows; /* rows n of all groups of a batch, a multiple of block_rows */
 
     /* Multiplier and shift that divide by tiled_rows (lib/divide.ptx). */
-    uint32_t tiled_rows_magic;
-    uint32_t tiled_rows_shift;
-
+    uint32_t tiled_rows_magic, tiled_rows_shift;
     float bias_scale; /* 1 / scale */
-} mask_tiles_params;
 
-void mask_tiles_sm90(const mask_tiles_params params);
+    uint32_t pair_blocks; /* threadblocks that make tiles of the pair bias, in front of others */
+    int64_t pair_stride_batch;
+    int64_t pair_stride_head;
+    int64_t pair_stride_query;
+    int64_t pair_stride_key;
+
+    uint32_t tiles;       /* of the pair bias, of all heads and batches */
+    uint32_t queries;     /* Lq */
+    uint32_t heads;       /* H */
+    uint32_t query_tiles; /* of 64, as many as there is room for */
+    uint32_t heads_magic, heads_shift;
+    uint32_t query_tiles_magic, query_tiles_shift;
+    uint32_t key_tiles_magic, key_tiles_shift;
+} bias_tiles_params;
+
+void bias_tiles_sm90(const bias_tiles_params params);
 
 /* Gradients of the forward kernel's operands: of k and v and the mask, or of q and the pair bias. */
 typedef struct evoformer_backward_params {
@@ -293,12 +295,9 @@ typedef struct evoformer_backward_params {
     uint32_t whole_tiles;     /* streamed tiles all of which exist: Lq or Lk / block_streamed */
 
     /* Multipliers and shifts that divide by heads, stationary_tiles and chunks (lib/divide.ptx). */
-    uint32_t heads_magic;
-    uint32_t heads_shift;
-    uint32_t stationary_tiles_magic;
-    uint32_t stationary_tiles_shift;
-    uint32_t chunks_magic;
-    uint32_t chunks_shift;
+    uint32_t heads_magic, heads_shift;
+    uint32_t stationary_tiles_magic, stationary_tiles_shift;
+    uint32_t chunks_magic, chunks_shift;
 
     float score_scale;     /* |scale| * log2(e) */
     float bias_scale;      /* 1 / |scale| */
@@ -352,12 +351,9 @@ typedef struct evoformer_backward_sm90a_params {
     uint32_t longer_chunks;    /* the first chunks, which have one more */
 
     /* Multipliers and shifts that divide by heads, stationary_tiles and chunks (lib/divide.ptx). */
-    uint32_t heads_magic;
-    uint32_t heads_shift;
-    uint32_t stationary_tiles_magic;
-    uint32_t stationary_tiles_shift;
-    uint32_t chunks_magic;
-    uint32_t chunks_shift;
+    uint32_t heads_magic, heads_shift;
+    uint32_t stationary_tiles_magic, stationary_tiles_shift;
+    uint32_t chunks_magic, chunks_shift;
 
     float score_scale;    /* scale * log2(e): scores to powers of two */
     float bias_sign;      /* keys: sign of the scale, for key_bias, which is divided by its magnitude */
@@ -395,12 +391,9 @@ typedef struct attention_delta_params {
     uint32_t head_groups;    /* H / block_heads */
 
     /* Multipliers and shifts that divide by rows, position_tiles and head_groups (lib/divide.ptx). */
-    uint32_t rows_magic;
-    uint32_t rows_shift;
-    uint32_t position_tiles_magic;
-    uint32_t position_tiles_shift;
-    uint32_t head_groups_magic;
-    uint32_t head_groups_shift;
+    uint32_t rows_magic, rows_shift;
+    uint32_t position_tiles_magic, position_tiles_shift;
+    uint32_t head_groups_magic, head_groups_shift;
 
     float lse_factor; /* -1 / scale */
 } attention_delta_params;
@@ -425,10 +418,8 @@ typedef struct key_bias_params {
     uint32_t tiles;     /* B * N * key_tiles, below 2^31 */
 
     /* Multipliers and shifts that divide by rows and key_tiles (lib/divide.ptx). */
-    uint32_t rows_magic;
-    uint32_t rows_shift;
-    uint32_t key_tiles_magic;
-    uint32_t key_tiles_shift;
+    uint32_t rows_magic, rows_shift;
+    uint32_t key_tiles_magic, key_tiles_shift;
 
     float bias_scale; /* 1 / |scale| */
     float sign;       /* of the scale, for key_terms */
@@ -461,14 +452,10 @@ typedef struct pack_params {
     uint32_t parts;        /* outer * middle * inner * row_parts * column_parts, below 2^31 */
 
     /* Multipliers and shifts that divide by middles, inners, row_parts and column_parts (lib/divide.ptx). */
-    uint32_t middles_magic;
-    uint32_t middles_shift;
-    uint32_t inners_magic;
-    uint32_t inners_shift;
-    uint32_t row_parts_magic;
-    uint32_t row_parts_shift;
-    uint32_t column_parts_magic;
-    uint32_t column_parts_shift;
+    uint32_t middles_magic, middles_shift;
+    uint32_t inners_magic, inners_shift;
+    uint32_t row_parts_magic, row_parts_shift;
+    uint32_t column_parts_magic, column_parts_shift;
 } pack_params;
 
 void pack_sm70(const pack_params params);
@@ -491,10 +478,8 @@ typedef struct partial_sums_params {
     uint32_t column_tiles;  /* ceil(columns / block_columns) */
 
     /* Multipliers and shifts that divide by rows and column_tiles (lib/divide.ptx). */
-    uint32_t rows_magic;
-    uint32_t rows_shift;
-    uint32_t column_tiles_magic;
-    uint32_t column_tiles_shift;
+    uint32_t rows_magic, rows_shift;
+    uint32_t column_tiles_magic, column_tiles_shift;
 } partial_sums_params;
 
 void partial_sums_sm70(const partial_sums_params params);
@@ -536,14 +521,10 @@ typedef struct gemm_params {
     uint32_t last_rows;   /* tile rows of the last group: tiles_m % raster, or raster */
 
     /* Multipliers and shifts that divide by tiles, splits, group and last_rows (lib/divide.ptx). */
-    uint32_t tiles_magic;
-    uint32_t tiles_shift;
-    uint32_t splits_magic;
-    uint32_t splits_shift;
-    uint32_t group_magic;
-    uint32_t group_shift;
-    uint32_t last_rows_magic;
-    uint32_t last_rows_shift;
+    uint32_t tiles_magic, tiles_shift;
+    uint32_t splits_magic, splits_shift;
+    uint32_t group_magic, group_shift;
+    uint32_t last_rows_magic, last_rows_shift;
 
     float alpha;
     float beta;
@@ -580,12 +561,9 @@ typedef struct gemm_sm90a_params {
     uint32_t last_rows; /* tile rows of the last group: tiles_m % raster, or raster */
 
     /* Multipliers and shifts that divide by tiles, group and last_rows (lib/divide.ptx). */
-    uint32_t tiles_magic;
-    uint32_t tiles_shift;
-    uint32_t group_magic;
-    uint32_t group_shift;
-    uint32_t last_rows_magic;
-    uint32_t last_rows_shift;
+    uint32_t tiles_magic, tiles_shift;
+    uint32_t group_magic, group_shift;
+    uint32_t last_rows_magic, last_rows_shift;
 
     float alpha;
     float beta;

@@ -304,7 +304,7 @@ def _attention_maps(
     pairs: Pairs = {}
     if config.pair != "none":
         own = pair_tiles_sm90.Config(config.pair, config.block_keys)
-        of_tiles, pairs = _tiles_problem(own, rng)
+        of_tiles, pairs = _tiles_problem(own, rng, own.block_keys + _UNALIGNED + 1)
         tiles = pair_tiles_sm90.parameters(**of_tiles, bias_scale=2.0)
         views += of_tiles.values()
     values = module.parameters(expected[:3], to=made.ctypes.data, tiles=tiles)
@@ -315,15 +315,24 @@ def _attention_maps(
     yield {"maps": (made.astype(np.float32), bytes_of), **_seen(pairs)}
 
 
-def _mask_tiles(
+def _bias_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
-    rows, keys = config.block_rows + 1, config.threads + _UNALIGNED
+    # Of an even number of keys, so that two elements of the pair bias are read at a time.
+    rows, keys = config.block_rows + 1, config.threads + _UNALIGNED + 1
     mask = _mask(rng, (2, rows, 1, 1, keys), config.mask)
     tiles = np.empty(config.shape(view(mask)), np.uint8)
     views = {"mask_bias": view(mask), "mask_tiles": view(tiles)}
+    of_pair: dict[str, ArrayView] = {}
+    pairs: Pairs = {}
+    if config.pair != "none":
+        of_pair, pairs = _tiles_problem(
+            pair_tiles_sm90.Config(config.pair, config.block_keys), rng, keys
+        )
+    views |= of_pair
     values = module.parameters(config, **views, bias_scale=2.0)
-    _launch(module, config, place, config.grid(tiles.shape), values, views.values())
+    grid = config.grid(tiles.shape, of_pair["pair_tiles"].shape if of_pair else None)
+    _launch(module, config, place, grid, values, views.values())
     batches, groups, key_tiles, _ = tiles.shape
     by_row = tiles.reshape(batches, groups, key_tiles, config.block_rows, -1)
     exact = reference.additive(mask)[:, :, 0, 0]
@@ -339,13 +348,14 @@ def _mask_tiles(
         exact = 2 * exact
     found = numbers.transpose(0, 1, 3, 2, 4).reshape(batches, groups * config.block_rows, -1)
     found = found[:, :rows, :keys].astype(np.float32)
-    yield _seen({"mask_tiles": (found, exact)})
+    yield _seen({"mask_tiles": (found, exact), **pairs})
 
 
 def _pair_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
-    views, pairs = _tiles_problem(config, rng)
+    # Of two tiles of keys one is whole, with rows of which two elements are read at a time.
+    views, pairs = _tiles_problem(config, rng, config.block_keys + _UNALIGNED + 1)
     values = module.parameters(**views, bias_scale=2.0)
     grid = config.grid(views["pair_tiles"].shape)
     _launch(module, config, place, grid, values, views.values())
@@ -353,19 +363,18 @@ def _pair_tiles(
 
 
 def _tiles_problem(
-    config: pair_tiles_sm90.Config, rng: np.random.Generator
+    config: pair_tiles_sm90.Config, rng: np.random.Generator, keys: int
 ) -> tuple[dict[str, ArrayView], Pairs]:
-    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles. Of
-    the tiles of keys one is whole, with rows of which two elements are read at a time.
-    """
-    queries, keys = 64 + _UNALIGNED, config.block_keys + _UNALIGNED + 1
+    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles."""
+    queries = 64 + _UNALIGNED
     source = _normal(rng, (2, 1, HEADS, queries, keys), config.pair)
     tiles = np.empty(config.shape(view(source), 64), np.float32)
-    whole = np.zeros((2, HEADS, 128, 2 * config.block_keys))
+    key_tiles = tiles.shape[2]
+    whole = np.zeros((2, HEADS, 128, key_tiles * config.block_keys))
     whole[..., :queries, :keys] = 2 * source[:, 0].astype(np.float64)
     whole[..., keys:] = -np.inf
     # Queries as tiles, warps, halves, rows; keys as tiles, parts, lanes of a row, columns.
-    apart = whole.reshape(2, HEADS, 2, 4, 2, 8, 2, config.block_keys // 8, 4, 2)
+    apart = whole.reshape(2, HEADS, 2, 4, 2, 8, key_tiles, config.block_keys // 8, 4, 2)
     expected = apart.transpose(0, 1, 6, 2, 7, 3, 5, 8, 4, 9).reshape(tiles.shape)
     views = {"pair_bias": view(source), "pair_tiles": view(tiles)}
     return views, {"pair_tiles": (tiles, expected)}
@@ -432,7 +441,7 @@ _FAMILIES: Mapping[str, _Compute] = MappingProxyType(
         "gemm": _gemm,
         "key_bias": _key_bias,
         "pack": _pack,
-        "mask_tiles": _mask_tiles,
+        "bias_tiles": _bias_tiles,
         "pair_tiles": _pair_tiles,
         "partial_sums": _partial_sums,
     }

@@ -11,7 +11,7 @@ from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import BYTES
-from cuevo.kernels import choice, mask_tiles_sm90
+from cuevo.kernels import bias_tiles_sm90, choice
 from cuevo.kernels import guessed_reference_sm90a as guessed
 from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
 from cuevo.kernels.forward_maps_sm90a import Maps
@@ -167,10 +167,14 @@ class Config(Maps, Roles, WorkList):
         return self.adds_mask and self.guesses and pays and room and not self.mask_beside_k
 
     @property
-    def of_mask(self) -> mask_tiles_sm90.Config:
-        """What makes tiles of the mask where it comes in such."""
-        return mask_tiles_sm90.Config(
-            self.mask, self.block_rows, self.block_keys, behind=self.tiled, added=self.mask_addends
+    def of_biases(self) -> bias_tiles_sm90.Config:
+        """What makes tiles of the mask, where it comes in such, and of the pair bias."""
+        return bias_tiles_sm90.Config(
+            self.mask,
+            self.block_rows,
+            self.block_keys,
+            pair=self.pair if self.tiled else "none",
+            added=self.mask_addends,
         )
 
     @property

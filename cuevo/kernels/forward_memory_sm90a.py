@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from cuevo.kernels.mask_tiles_sm90 import ADDEND_BYTES, FLAG_BYTES, OPERAND_BYTES
+from cuevo.kernels.bias_tiles_sm90 import ADDEND_BYTES, FLAG_BYTES, OPERAND_BYTES
 from cuevo.kernels.stage_ring_sm90a import BARRIER_BYTES, StageRing
 
 __all__ = ["StageMemory"]

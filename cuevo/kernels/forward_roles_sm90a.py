@@ -103,7 +103,7 @@ class Roles(StageMemory):
 
     @property
     def reads_mask_tiles(self) -> bool:
-        """Whether the mask comes in tiles of `mask_tiles_sm90`."""
+        """Whether the mask comes in tiles of `bias_tiles_sm90`."""
         return self.consumers_ask and self.adds_mask
 
     @property

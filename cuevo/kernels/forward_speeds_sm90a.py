@@ -15,7 +15,7 @@ _LEAST_SCORES, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**20
 threadblocks to be faster, and the pair bias is converted.
 """
 _FEW_ROWS, _KEYS_OF_FEW_ROWS = 8, 256
-_GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.14
+_GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.25
 """How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
 and the other one hardly does: with a pair bias, and without.
 """
@@ -27,9 +27,10 @@ tiles, above at odd multiples of 8.
 _ASKING_GAIN = {"bf16": (1.01, 0.92), "f16": (1.05, 0.95)}
 """The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
 mask warps, by dtype: from `_MANY_KEYS` on, and of fewer keys or with a last tile of 64 queries, as
-a work has more to do before and behind its stages, and the mask a launch of its own.
+a work has more to do before and behind its stages.
 """
-_MANY_KEYS = 512
+_MANY_KEYS = (256, 320)
+"""Up to D 16, and above."""
 _CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
 _CONVERTING_GAIN_ELSEWHERE = 0.91
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
@@ -71,7 +72,8 @@ def speed(shape: Shape, problem: Problem) -> float:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask:
         many, few = _ASKING_GAIN[problem.dtype]
-        short = problem.keys < _MANY_KEYS or 0 < problem.queries % 128 <= 64
+        least = _MANY_KEYS[0] if problem.head_dim <= 16 else _MANY_KEYS[1]
+        short = problem.keys < least or 0 < problem.queries % 128 <= 64
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
         return few if short else many * shared
@@ -99,14 +101,14 @@ def _converting_gain(shape: Shape, problem: Problem) -> float:
 
 
 def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
-    """Whether ``evoformer_forward_sm80`` is to run: where there is no bias, where a call is so
-    short that making tensor maps and tiles of the pair bias, which takes the host 20 us, is most of
-    it, and where the last query tile would be mostly empty.
+    """Whether ``evoformer_forward_sm80`` is to run: where a call is so short that making tensor
+    maps and tiles of the pair bias, which takes the host 15 us, is most of it; where the last query
+    tile would be mostly empty; without a pair bias for one row N, which has threadblocks to itself.
     """
     few = problem.rows <= _FEW_ROWS and problem.keys >= _KEYS_OF_FEW_ROWS
     converted = can_convert(problem) and problem.pair_mapped
     least = _LEAST_SCORES_OF_FEW_ROWS if few and converted else _LEAST_SCORES
-    if problem.mask == problem.pair == "none" or problem.scores < least:
+    if problem.scores < least or (problem.pair == "none" and problem.rows == 1):
         return True
     tiles, rest = divmod(problem.queries, 64)
     # A tile of 64 queries alone takes longer than half of two.

@@ -30,7 +30,7 @@ from cuevo.ops.packing import (
     check_pack,
     pack_biases,
     pack_mask,
-    tile_mask,
+    tile_biases,
     tile_pair_bias,
 )
 from cuevo.ops.plan import Plan, PlanBuilder, check_grid
@@ -226,11 +226,14 @@ def _add_mapped_launch(
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
-    if chosen.tiled:
+    # A program of JAX makes tiles of the pair bias beside its tensor maps.
+    together = chosen.reads_mask_tiles and place.knows_addresses
+    if chosen.tiled and not together:
         block = (chosen.block_queries, chosen.block_keys)
         tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     if chosen.reads_mask_tiles:
-        tile_mask(builder, chosen.of_mask, 1.0 / scale)
+        own = chosen.of_biases if together else replace(chosen.of_biases, pair="none")
+        tile_biases(builder, own, chosen.block_queries, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     pair_bias = views.get("pair_bias")
     mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}

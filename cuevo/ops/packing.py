@@ -13,7 +13,7 @@ import numpy as np
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.executors import architecture_of
-from cuevo.kernels import mask_tiles_sm90, pack_sm70, pair_tiles_sm90
+from cuevo.kernels import bias_tiles_sm90, pack_sm70, pair_tiles_sm90
 from cuevo.kernels.forward import BIAS_BYTES, Problem
 from cuevo.ops.plan import Launch, PlanBuilder
 from cuevo.toolchain.template import render
@@ -26,7 +26,7 @@ __all__ = [
     "pack_dout",
     "pack_mask",
     "row_alignment",
-    "tile_mask",
+    "tile_biases",
     "tile_pair_bias",
     "worth_packing",
 ]
@@ -154,7 +154,50 @@ def tile_pair_bias(
     """
     if pair == "none":
         return
-    if builder.views["pair_bias"].alignment() % BIAS_BYTES[pair]:
+    own = pair_tiles_sm90.Config(pair, block[1])
+    source, tiles = _add_pair_tiles(builder, own, block[0], name, transposed)
+    values = pair_tiles_sm90.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
+    loaded = builder.plan.place.load(render(pair_tiles_sm90.NAME, pair_tiles_sm90.values(own)))
+    grid = own.grid(tiles.shape)
+    arrays = {"pair_tiles": name}
+    builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
+
+
+def tile_biases(
+    builder: PlanBuilder, own: bias_tiles_sm90.Config, block_queries: int, bias_scale: float
+) -> None:
+    """Put a launch into a plan that makes tiles of the mask, as `own` says, and of the pair bias if
+    that is among it, for blocks of so many queries; the name of the mask is that of its tiles from
+    here on.
+    """
+    source, name = builder.views["mask_bias"], "mask_tiles"
+    shape = own.shape(source)
+    pair: dict[str, ArrayView] = {}
+    arrays = {"pair_bias": "", "pair_tiles": ""}
+    if own.pair != "none":
+        of_pair = pair_tiles_sm90.Config(own.pair, own.block_keys)
+        found = _add_pair_tiles(builder, of_pair, block_queries, "pair_tiles")
+        pair, arrays = dict(zip(arrays, found, strict=True)), {}
+    builder.add_workspace(name, shape, np.uint8)
+    tiles = builder.views[name]
+    values = bias_tiles_sm90.parameters(
+        own, mask_bias=source, mask_tiles=tiles, **pair, bias_scale=bias_scale
+    )
+    loaded = builder.plan.place.load(render(bias_tiles_sm90.NAME, bias_tiles_sm90.values(own)))
+    grid = own.grid(shape, pair["pair_tiles"].shape if pair else None)
+    builder.add_launch(bias_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays)
+    builder.substitute("mask_bias", name, own.seen(source, tiles))
+
+
+def _add_pair_tiles(
+    builder: PlanBuilder,
+    own: pair_tiles_sm90.Config,
+    block_queries: int,
+    name: str,
+    transposed: bool = False,
+) -> tuple[ArrayView, ArrayView]:
+    """The pair bias as tiles are made of it, and an array for these in the workspace."""
+    if builder.views["pair_bias"].alignment() % BIAS_BYTES[own.pair]:
         _pack(builder, "pair_bias")
     source = builder.views["pair_bias"]
     if transposed:
@@ -163,35 +206,13 @@ def tile_pair_bias(
             shape=(*source.shape[:3], *source.shape[:2:-1]),
             strides=(*source.strides[:3], *source.strides[:2:-1]),
         )
-    own = pair_tiles_sm90.Config(pair, block[1])
-    shape = own.shape(source, block[0])
+    shape = own.shape(source, block_queries)
     builder.add_workspace(name, shape)
     tiles = builder.views[name]
     if shape[0] != source.shape[0]:
         tiles = replace(tiles, strides=(0, *tiles.strides[1:]))
         builder.substitute(name, name, tiles)
-    values = pair_tiles_sm90.parameters(pair_bias=source, pair_tiles=tiles, bias_scale=bias_scale)
-    loaded = builder.plan.place.load(render(pair_tiles_sm90.NAME, pair_tiles_sm90.values(own)))
-    grid = own.grid(shape)
-    arrays = {"pair_tiles": name}
-    builder.add_launch(pair_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays, queue=queue)
-
-
-def tile_mask(builder: PlanBuilder, own: mask_tiles_sm90.Config, bias_scale: float) -> None:
-    """Put a launch into a plan that makes tiles of the mask, as `own` says; the name of the mask is
-    that of the tiles from here on.
-    """
-    source, name = builder.views["mask_bias"], "mask_tiles"
-    shape = own.shape(source)
-    builder.add_workspace(name, shape, np.uint8)
-    tiles = builder.views[name]
-    values = mask_tiles_sm90.parameters(
-        own, mask_bias=source, mask_tiles=tiles, bias_scale=bias_scale
-    )
-    loaded = builder.plan.place.load(render(mask_tiles_sm90.NAME, mask_tiles_sm90.values(own)))
-    grid = own.grid(shape)
-    builder.add_launch(mask_tiles_sm90.NAME, loaded, own, grid, values)
-    builder.substitute("mask_bias", name, own.seen(source, tiles))
+    return source, tiles
 
 
 def pack_dout(builder: PlanBuilder) -> None:

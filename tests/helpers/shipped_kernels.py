@@ -28,6 +28,7 @@ from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import (
     attention_maps_sm90a,
+    bias_tiles_sm90,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_backward_sm90a,
@@ -39,7 +40,6 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
-    mask_tiles_sm90,
     pack_sm70,
     pair_tiles_sm90,
     partial_sums_sm70,
@@ -311,10 +311,11 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
         yield f"pair-tiles-{pair}", pair_tiles_sm90.NAME, pair_tiles_sm90.values(tiles)
     for mask in ("bool", "f16", "bf16", "f32"):
         for label, added in (("", True), ("-operands", False)):
-            own = mask_tiles_sm90.Config(mask, added=added)
-            yield f"mask-tiles-{mask}{label}", mask_tiles_sm90.NAME, mask_tiles_sm90.values(own)
-    alone = mask_tiles_sm90.values(mask_tiles_sm90.Config(mask, behind=False))
-    yield f"mask-tiles-{mask}-alone", mask_tiles_sm90.NAME, alone
+            own = bias_tiles_sm90.Config(mask, added=added)
+            yield f"mask-tiles-{mask}{label}", bias_tiles_sm90.NAME, bias_tiles_sm90.values(own)
+    for pair in ("f16", "bf16", "f32"):
+        both = bias_tiles_sm90.values(bias_tiles_sm90.Config(mask, pair=pair))
+        yield f"bias-tiles-{mask}-{pair}", bias_tiles_sm90.NAME, both
     for dtype, head_dim, width, last_queries, last_rows, pair in (
         ("bf16", 8, 16, 0, 0, "none"),
         ("f16", 32, 32, 0, 0, "f16"),

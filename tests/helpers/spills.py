@@ -20,6 +20,7 @@ from cuevo.architectures import architecture
 from cuevo.kernels import attention_delta_sm70 as delta
 from cuevo.kernels import (
     attention_maps_sm90a,
+    bias_tiles_sm90,
     evoformer_backward_sm70,
     evoformer_backward_sm75,
     evoformer_backward_sm90a,
@@ -31,7 +32,6 @@ from cuevo.kernels import (
     gemm_sm80,
     gemm_sm90a,
     key_bias_sm70,
-    mask_tiles_sm90,
     pack_sm70,
     pair_tiles_sm90,
     partial_sums_sm70,
@@ -52,7 +52,7 @@ MOST_REGISTERS = {
     partial_sums_sm70.NAME: 64,
     pack_sm70.NAME: 128,
     pair_tiles_sm90.NAME: 64,
-    mask_tiles_sm90.NAME: 64,
+    bias_tiles_sm90.NAME: 64,
     attention_maps_sm90a.NAME: 64,
     # What setmaxnreg leaves the threads when they are launched.
     gemm_sm90a.NAME: 168,
@@ -148,7 +148,7 @@ HEAVIEST: Mapping[str, Callable[[], Iterable[Any]]] = {
     key_bias_sm70.NAME: lambda: [key_bias_sm70.Config("f32")],
     pack_sm70.NAME: lambda: [pack_sm70.Config(1, 4, "tile", 1, 4, 32)],
     pair_tiles_sm90.NAME: lambda: [pair_tiles_sm90.Config("f16")],
-    mask_tiles_sm90.NAME: lambda: [mask_tiles_sm90.Config("f32")],
+    bias_tiles_sm90.NAME: lambda: [bias_tiles_sm90.Config("f32", pair="f32")],
     partial_sums_sm70.NAME: lambda: [partial_sums_sm70.choose("f32", 8, 254)],
 }
 """Configurations of each kernel with as many registers a thread as any, or nearly; the first that
@@ -166,7 +166,7 @@ SAMPLED_ARCHS: Mapping[str, tuple[str, ...]] = {
         (gemm_sm90a.ARCH,),
     ),
     pair_tiles_sm90.NAME: ("sm_90",),
-    mask_tiles_sm90.NAME: ("sm_90",),
+    bias_tiles_sm90.NAME: ("sm_90",),
     **dict.fromkeys(
         (delta.NAME, key_bias_sm70.NAME, pack_sm70.NAME, partial_sums_sm70.NAME),
         ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
@@ -267,7 +267,7 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
         yield pair_tiles_sm90, pair_tiles_sm90.Config(dtype)
-        yield mask_tiles_sm90, mask_tiles_sm90.Config(dtype, added=dtype == "bf16")
+        yield bias_tiles_sm90, bias_tiles_sm90.Config(dtype, pair=dtype, added=dtype == "bf16")
         yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype, pair=dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from cuevo.architectures import Architecture
-from cuevo.kernels import evoformer_forward_sm90a, mask_tiles_sm90, pair_tiles_sm90
+from cuevo.kernels import bias_tiles_sm90, evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
 from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.ops.export.columns import (
@@ -63,12 +63,12 @@ _TILES = Columns(
     block_keys=lambda c: c.block_keys,
     threads=lambda c: c.threads,
 )
-_MASK_TILES = Columns(
-    "mask_tiles_config",
+_BIAS_TILES = Columns(
+    "bias_tiles_config",
     "mask",
+    "pair",
     block_rows=lambda c: c.block_rows,
     block_keys=lambda c: c.block_keys,
-    behind=lambda c: c.behind,
     added=lambda c: c.added,
     row_bytes=lambda c: c.row_bytes,
     threads=lambda c: c.threads,
@@ -187,13 +187,11 @@ def formulas() -> Iterator[str]:
         ),
     )
     pair, tiles = array_in_c("pair_bias"), array_in_c("tiles")
-    own = _TILES.symbols()
-    stand = stand_in(pair_tiles_sm90.Config, own)
-    queries: Any = input_int("block_queries")
+    stand = stand_in(pair_tiles_sm90.Config, {"block_keys": columns["block_keys"]})
     yield values_function(
         "tiles_shape",
-        f"{_TILES.parameter}, const cuevo_array *pair_bias, int64_t block_queries",
-        lambda: stand.shape(pair, queries),
+        f"{_COLUMNS.parameter}, const cuevo_array *pair_bias",
+        lambda: stand.shape(pair, config().block_queries),
     )
     yield number_function(
         "tiles_blocks",
@@ -208,31 +206,33 @@ def formulas() -> Iterator[str]:
             pair_bias=pair, pair_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
         ),
     )
-    mask, of_mask = array_in_c("mask_bias"), stand_in(mask_tiles_sm90.Config, _MASK_TILES.symbols())
-    both = "const cuevo_array *mask_bias, const cuevo_array *tiles"
+    of_biases = stand_in(bias_tiles_sm90.Config, _BIAS_TILES.symbols())
+    of_mask = {name: array_in_c(name) for name in ("mask_bias", "mask_tiles")}
+    both = {**of_mask, **{name: array_in_c(name) for name in ("pair_bias", "pair_tiles")}}
     yield values_function(
         "mask_tiles_shape",
-        f"{_MASK_TILES.parameter}, const cuevo_array *mask_bias",
-        lambda: of_mask.shape(mask),
+        f"{_BIAS_TILES.parameter}, const cuevo_array *mask_bias",
+        lambda: of_biases.shape(of_mask["mask_bias"]),
     )
     yield values_function(
         "mask_tiles_seen_strides",
-        "const cuevo_array *tiles",
-        lambda: of_mask.seen_strides(tiles),
+        "const cuevo_array *mask_tiles",
+        lambda: of_biases.seen_strides(of_mask["mask_tiles"]),
     )
     yield number_function(
-        "mask_tiles_blocks",
-        f"{_MASK_TILES.parameter}, const cuevo_array *tiles",
-        lambda: of_mask.grid(tiles.shape)[0],
+        "bias_tiles_blocks",
+        f"{_BIAS_TILES.parameter}, const cuevo_array *mask_tiles, const cuevo_array *pair_tiles",
+        lambda: of_biases.grid(both["mask_tiles"].shape, both["pair_tiles"].shape)[0],
     )
-    yield fields_function(
-        "mask_tiles_fields",
-        f"{_MASK_TILES.parameter}, {both}, double scale",
-        load_header().kernels[mask_tiles_sm90.NAME],
-        lambda: mask_tiles_sm90.parameters(
-            of_mask, mask_bias=mask, mask_tiles=tiles, bias_scale=1.0 / float_in_c("scale")
-        ),
-    )
+    for name, made in (("mask_tiles_fields", of_mask), ("bias_tiles_fields", both)):
+        yield fields_function(
+            name,
+            f"{_BIAS_TILES.parameter}, {declared(made)}, double scale",
+            load_header().kernels[bias_tiles_sm90.NAME],
+            lambda made=made: bias_tiles_sm90.parameters(  # type: ignore[misc]
+                of_biases, **made, bias_scale=1.0 / float_in_c("scale")
+            ),
+        )
 
 
 def tables(selection: Selection, instances: Instances) -> Iterator[str]:
@@ -241,7 +241,7 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
     tilings = Table("mapped_tilings", "mapped_tiling")
     choices = Table("mapped_choices", "choice")
     tiles = Table("tiles_configs", _TILES.struct)
-    mask_tiles = Table("mask_tiles_configs", _MASK_TILES.struct)
+    bias_tiles = Table("bias_tiles_configs", _BIAS_TILES.struct)
 
     def number(config: Any, arch: Architecture) -> int:
         return configs.add(_COLUMNS.row(instances.add(_KERNEL, config, arch), config))
@@ -255,8 +255,7 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
         ]
         offered = {x: problem for problem in problems for x, _ in _KERNEL.candidates(problem)}
         for config, problem in offered.items():
-            # Without a bias none is chosen.
-            if (mask, pair) == ("none", "none") or _KERNEL.violations(config, arch, problem):
+            if _KERNEL.violations(config, arch, problem):
                 continue
             row: list[int] = [configs.add(_COLUMNS.row(-1, config))]
             for sums in (config.sums, "added"):  # of a log-sum-exp, the latter
@@ -265,20 +264,23 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
                 ragged = replace(problem, queries=final.block_queries + 1)
                 whole, *low = _KERNEL.parts(final, ragged)
                 row += [number(each.config, arch) for each in (whole, *(low or [whole]))]
-                if final.tiled:
+                if final.reads_mask_tiles:
+                    both = final.of_biases
+                    kernel = instances.add(bias_tiles_sm90, both, arch)
+                    bias_tiles.add(
+                        _BIAS_TILES.row(kernel, both, TYPES[both.mask], TYPES[both.pair])
+                    )
+                elif final.tiled:
                     own = pair_tiles_sm90.Config(pair, final.block_keys)
                     kernel = instances.add(pair_tiles_sm90, own, arch)
                     tiles.add(_TILES.row(kernel, own, TYPES[pair]))
-                if final.reads_mask_tiles:
-                    kernel = instances.add(mask_tiles_sm90, final.of_mask, arch)
-                    mask_tiles.add(_MASK_TILES.row(kernel, final.of_mask, TYPES[mask]))
             tilings.append(row)
         if count := len(tilings) - first:
             kinds = (TYPES[dtype], TYPES[mask], TYPES[pair])
             choices.append((arch.number, head_dim, *kinds, first, count, 0))
-    yield from (each.declaration for each in (_COLUMNS, _TILES, _MASK_TILES))
+    yield from (each.declaration for each in (_COLUMNS, _TILES, _BIAS_TILES))
     yield _TILING
-    yield from (each.text() for each in (configs, tilings, choices, tiles, mask_tiles))
+    yield from (each.text() for each in (configs, tilings, choices, tiles, bias_tiles))
 
 
 _TILING = """\

@@ -128,13 +128,10 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
     return found;
 }
 
-/* Puts a launch into the plan that makes the tiles of the pair bias that such a kernel reads, if there is one; of a pair bias that it converts, tiles are its axes. */
-static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, cuevo_array *tiles)
+/* Lays the tiles of the pair bias that such a kernel reads in the workspace, if there are any; of a pair bias that it converts, tiles are its axes. */
+static cuevo_status lay_pair_tiles(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, cuevo_array *tiles)
 {
-    const tiles_config *own = NULL;
-    pair_tiles_params p;
     cuevo_status status;
-    int i;
     memset(tiles, 0, sizeof *tiles);
     if (c->converts) {
         tiles->strides[0] = f->pair_bias.strides[0];
@@ -145,35 +142,46 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     if (alignment(&f->pair_bias, -1) % item_bytes(f->pair_bias.type) &&
         (status = pack(plan, &f->pair_bias, f->workspace, "pair_bias")) != CUEVO_OK)
         return status;
+    tiles->type = CUEVO_F32;
+    tiles_shape(tiles->shape, c, &f->pair_bias);
+    lay_in_workspace(plan, f->workspace, tiles);
+    if (tiles->shape[0] != f->pair_bias.shape[0])
+        tiles->strides[0] = 0;
+    return CUEVO_OK;
+}
+
+/* Puts a launch into the plan that makes these tiles. */
+static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, const cuevo_forward *f, const cuevo_array *tiles)
+{
+    const tiles_config *own = NULL;
+    pair_tiles_params p;
+    cuevo_status status;
+    int i;
     for (i = 0; i < tiles_configs_count && own == NULL; i++)
         if (tiles_configs[i].pair == (int64_t)f->pair_bias.type && tiles_configs[i].block_keys == c->block_keys)
             own = &tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
-    tiles->type = CUEVO_F32;
-    tiles_shape(tiles->shape, own, &f->pair_bias, c->block_queries);
-    lay_in_workspace(plan, f->workspace, tiles);
-    if (tiles->shape[0] != f->pair_bias.shape[0])
-        tiles->strides[0] = 0;
     memset(&p, 0, sizeof p);
     if ((status = tiles_fields(&p, &f->pair_bias, tiles, f->scale)) != CUEVO_OK)
         return status;
     return add_launch(plan, (uint32_t)own->kernel, tiles_blocks(tiles), own->threads, 0, &p, sizeof p, CUEVO_FIRST);
 }
 
-/* Puts a launch into the plan that makes the tiles of the mask that such a kernel reads, behind that of the pair bias's if there is one, and lets f have these for its mask. */
-static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f)
+/* The same of these tiles, if there are any, and those of the mask; lets f have the latter for its mask. */
+static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_forward *f, const cuevo_array *pair_tiles)
 {
-    const mask_tiles_config *own = NULL;
-    mask_tiles_params p;
+    const int64_t pair = c->tiled ? (int64_t)f->pair_bias.type : (int64_t)CUEVO_ABSENT;
+    const bias_tiles_config *own = NULL;
+    bias_tiles_params p;
     cuevo_array tiles;
     cuevo_status status;
     int i;
-    for (i = 0; i < mask_tiles_configs_count && own == NULL; i++)
-        if (mask_tiles_configs[i].mask == (int64_t)f->mask_bias.type &&
-            mask_tiles_configs[i].block_rows == c->block_rows && mask_tiles_configs[i].block_keys == c->block_keys &&
-            mask_tiles_configs[i].behind == c->tiled && mask_tiles_configs[i].added == c->mask_addends)
-            own = &mask_tiles_configs[i];
+    for (i = 0; i < bias_tiles_configs_count && own == NULL; i++)
+        if (bias_tiles_configs[i].mask == (int64_t)f->mask_bias.type && bias_tiles_configs[i].pair == pair &&
+            bias_tiles_configs[i].block_rows == c->block_rows && bias_tiles_configs[i].block_keys == c->block_keys &&
+            bias_tiles_configs[i].added == c->mask_addends)
+            own = &bias_tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
     memset(&tiles, 0, sizeof tiles);
@@ -182,10 +190,12 @@ static cuevo_status tile_mask(cuevo_plan *plan, const mapped_config *c, cuevo_fo
     tiles.shape[4] = 1;
     lay_in_workspace(plan, f->workspace, &tiles);
     memset(&p, 0, sizeof p);
-    if ((status = mask_tiles_fields(&p, own, &f->mask_bias, &tiles, f->scale)) != CUEVO_OK)
+    status = c->tiled ? bias_tiles_fields(&p, own, &f->mask_bias, &tiles, &f->pair_bias, pair_tiles, f->scale)
+                      : mask_tiles_fields(&p, own, &f->mask_bias, &tiles, f->scale);
+    if (status != CUEVO_OK)
         return status;
-    status = add_launch(plan, (uint32_t)own->kernel, mask_tiles_blocks(own, &tiles), own->threads, 0, &p, sizeof p,
-                        CUEVO_FIRST);
+    status = add_launch(plan, (uint32_t)own->kernel, bias_tiles_blocks(own, &tiles, pair_tiles), own->threads, 0, &p,
+                        sizeof p, CUEVO_FIRST);
     f->mask_bias.data = tiles.data;
     mask_tiles_seen_strides(f->mask_bias.strides, &tiles);
     return status;
@@ -206,9 +216,11 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     int n, together;
     if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
         return status;
-    if ((status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
+    if ((status = lay_pair_tiles(plan, whole, f, &tiles)) != CUEVO_OK)
         return status;
-    if (whole->reads_mask_tiles && (status = tile_mask(plan, whole, f)) != CUEVO_OK)
+    if (whole->reads_mask_tiles && (status = tile_biases(plan, whole, f, &tiles)) != CUEVO_OK)
+        return status;
+    if (whole->tiled && !whole->reads_mask_tiles && (status = tile_pair(plan, whole, f, &tiles)) != CUEVO_OK)
         return status;
     part[0] = part[1] = *x;
     if (parts == 2) {

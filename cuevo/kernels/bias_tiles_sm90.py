@@ -1,13 +1,15 @@
-"""Host half of ``ptx/mask_tiles_sm90.ptx``: the mask of each row N as what is added to exponents,
-or as an operand of wgmma, in tiles of what `evoformer_forward_sm90a` reads at a stage.
+"""Host half of ``ptx/bias_tiles_sm90.ptx``: the mask of each row N as what is added to exponents,
+or as an operand of wgmma, in tiles of what `evoformer_forward_sm90a` reads at a stage; and the pair
+bias in tiles of `pair_tiles_sm90`.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
+from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.toolchain.division import magic_fields
 
@@ -24,14 +26,28 @@ __all__ = [
     "violations",
 ]
 
-NAME = "mask_tiles_sm90"
-SUMMARY = "the mask in tiles, as what is added to exponents of scores, or as operands of wgmma"
+NAME = "bias_tiles_sm90"
+SUMMARY = (
+    "the mask in tiles, to add to exponents or as operands of wgmma, and the pair bias in tiles"
+)
 MINIMUM_ARCH = 90
 
 ADDEND_BYTES, OPERAND_BYTES = 4, 16
 """Of a key."""
 FLAG_BYTES = 16
 """In front of the addends of a row N."""
+_TILE_THREADS = 128
+"""That make a tile of the pair bias."""
+_PAIR_FIELDS = (
+    *("pair_bias", "pair_tiles", "pair_blocks", "tiles", "queries", "heads", "query_tiles"),
+    *(f"pair_stride_{axis}" for axis in ("batch", "head", "query", "key")),
+    *(
+        f"{name}_{part}"
+        for name in ("heads", "query_tiles", "key_tiles")
+        for part in ("magic", "shift")
+    ),
+)
+"""Of the parameter block; zeros where there are no tiles of the pair bias."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +62,8 @@ class Config:
     """Keys of a tile."""
     threads: int = 512
     """Threads of a block."""
-    behind: bool = True
-    """Whether a launch of `pair_tiles_sm90` is right in front, beside which this one runs."""
+    pair: str = "none"
+    """Type of the pair bias: "f16", "bf16" or "f32"; "none": there are no tiles of it."""
     added: bool = True
     """Whether a key's mask is a number that is added to its exponents, which a guessed reference
     raises; else an operand of the product that makes scores.
@@ -87,9 +103,16 @@ class Config:
         batch, group = (tiles.strides[i] if tiles.shape[i] > 1 else 0 for i in range(2))
         return (batch, group, 0, 0, tiles.strides[2])
 
-    def grid(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Threadblocks of a launch that makes tiles of this shape."""
-        return (shape[0] * shape[1] * self.block_rows, 1, 1)
+    def pair_blocks(self, pair_shape: tuple[int, ...]) -> int:
+        """Threadblocks that make tiles of the pair bias, of a shape of `pair_tiles_sm90`."""
+        return ceil(prod(pair_shape[:4]) / (self.threads // _TILE_THREADS))
+
+    def grid(
+        self, shape: tuple[int, ...], pair_shape: tuple[int, ...] | None = None
+    ) -> tuple[int, int, int]:
+        """Threadblocks of a launch that makes tiles of this shape, and of the pair bias's."""
+        rows = shape[0] * shape[1] * self.block_rows
+        return (rows + (self.pair_blocks(pair_shape) if pair_shape else 0), 1, 1)
 
 
 def values(config: Config) -> dict[str, object]:
@@ -112,18 +135,37 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"block_rows must be positive, not {c.block_rows}"
     if c.block_keys not in (32, 64):
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
+    if c.pair != "none":
+        yield from pair_tiles_sm90.violations(pair_tiles_sm90.Config(c.pair, c.block_keys), arch)
+        if c.threads % _TILE_THREADS:
+            yield f"a tile of the pair bias takes {_TILE_THREADS} threads, not some of {c.threads}"
     if c.threads % c.block_keys or not c.block_keys <= c.threads <= 1024:
         yield f"threads must be a multiple of {c.block_keys} up to 1024, not {c.threads}"
 
 
 def parameters(
-    config: Config, *, mask_bias: ArrayView, mask_tiles: ArrayView, bias_scale: float
+    config: Config,
+    *,
+    mask_bias: ArrayView,
+    mask_tiles: ArrayView,
+    pair_bias: ArrayView | None = None,
+    pair_tiles: ArrayView | None = None,
+    bias_scale: float,
 ) -> dict[str, int | float]:
     """The parameter block of a launch, by field name; `mask_tiles` has the shape that
-    `Config.shape` says.
+    `Config.shape` says, `pair_tiles` that of `pair_tiles_sm90`, or there is no pair bias.
     """
     tiled_rows = mask_tiles.shape[1] * config.block_rows
+    pair: dict[str, int | float] = dict.fromkeys(_PAIR_FIELDS, 0)
+    if pair_bias is not None and pair_tiles is not None:
+        made = pair_tiles_sm90.parameters(
+            pair_bias=pair_bias, pair_tiles=pair_tiles, bias_scale=bias_scale
+        )
+        made["tiles"] = prod(pair_tiles.shape[:4])
+        made["pair_blocks"] = config.pair_blocks(pair_tiles.shape)
+        pair = {name: made[name] for name in _PAIR_FIELDS}
     return {
+        **pair,
         "mask_bias": mask_bias.pointer,
         "mask_tiles": mask_tiles.pointer,
         "mask_stride_batch": mask_bias.strides[0],

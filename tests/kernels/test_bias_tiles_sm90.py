@@ -1,5 +1,5 @@
-"""ptx/mask_tiles_sm90.ptx: the mask of every key in its place, as a number that is added to
-exponents or as numbers whose sum it is.
+"""ptx/bias_tiles_sm90.ptx: the mask of every key in its place, as a number that is added to
+exponents or as numbers whose sum it is, and the pair bias beside it.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,16 @@ import pytest
 from blocks.harness import check_all, empty, parts, run
 from helpers.covering import covering, some
 from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
+from helpers.pair_tiles import Case as PairCase
+from helpers.pair_tiles import expected as pair_expected
+from helpers.pair_tiles import operand as pair_operand
 
 from cuevo.architectures import architecture
 from cuevo.arrays import BFLOAT16, ArrayView
 from cuevo.executors.driver import DriverExecutor
 from cuevo.executors.protocol import Executor
-from cuevo.kernels import mask_tiles_sm90 as mask_tiles
+from cuevo.kernels import bias_tiles_sm90 as bias_tiles
+from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
@@ -49,6 +53,15 @@ class Case:
     layout: str = "packed"
     bias_scale: float = 1.0
     added: bool = True
+    pair: str = "none"
+    queries: int = 70
+
+    @property
+    def of_pair(self) -> PairCase:
+        """The pair bias beside the mask; its layout is another one."""
+        same = self.block_keys, 128, self.batch, self.rows
+        layout = "heads last" if self.layout == "packed" else "packed"
+        return PairCase(self.pair, self.queries, self.keys, *same, layout, self.bias_scale)
 
 
 def operand(case: Case) -> Strided:
@@ -75,23 +88,40 @@ def operand(case: Case) -> Strided:
 
 def check(place: Executor, case: Case) -> None:
     sizes = case.block_rows, case.block_keys, case.threads
-    config = mask_tiles.Config(case.mask, *sizes, behind=case.batch == 1, added=case.added)
-    assert not mask_tiles.violations(config, architecture("sm_90"))
+    config = bias_tiles.Config(case.mask, *sizes, pair=case.pair, added=case.added)
+    assert not bias_tiles.violations(config, architecture("sm_90"))
     inputs = {"mask_bias": operand(case)}
-    source = host_views(inputs, readonly=True)["mask_bias"]
+    pair_shape = None
+    if case.pair != "none":
+        inputs["pair_bias"] = pair_operand(case.of_pair)
+    sources = host_views(inputs, readonly=True)
+    source = sources["mask_bias"]
     shape = config.shape(source)
     result = empty(shape, np.dtype(np.uint8))
-    everything = host_views(inputs | {"mask_tiles": result}, readonly=False)
-    numbers = mask_tiles.parameters(config, **everything, bias_scale=case.bias_scale)
+    results = {"mask_tiles": result}
+    if case.pair != "none":
+        of_pair = pair_tiles_sm90.Config(case.pair, case.block_keys)
+        pair_shape = of_pair.shape(sources["pair_bias"], 128)
+        results["pair_tiles"] = empty(pair_shape, F32)
+    everything = host_views(inputs | results, readonly=False)
+    numbers = bias_tiles.parameters(config, **everything, bias_scale=case.bias_scale)
+    absent = {} if pair_shape else {"pair_bias": 0, "pair_tiles": 0}
     run(
         place,
-        render(mask_tiles.NAME, mask_tiles.values(config)),
+        render(bias_tiles.NAME, bias_tiles.values(config)),
         inputs,
-        dict(mask_tiles=result),
+        results,
         threads=config.threads,
-        grid=config.grid(shape),
-        **{name: value for name, value in numbers.items() if name not in everything},
+        grid=config.grid(shape, pair_shape),
+        **{name: value for name, value in (numbers | absent).items() if name not in everything},
     )
+    if pair_shape:
+        tiles = results["pair_tiles"].array
+        wanted = pair_expected(case.of_pair, inputs["pair_bias"].array, pair_shape)
+        wrong = tiles.view(np.uint32) != wanted.view(np.uint32)
+        wrong &= ~(np.isnan(tiles) & np.isnan(wanted))
+        if wrong.any():
+            fail(case, "pair_tiles", wrong, tiles, wanted)
     exact = masks(case, source, inputs, shape)
     alive = (exact != -np.inf).any(axis=-1)
     differs, found, exact = (added if case.added else operands)(case, exact, alive, result, shape)
@@ -176,7 +206,23 @@ def cases() -> tuple[Case, ...]:
         bias_scale=(1.0, -5.656854249492381),
         added=(True, False),
     )
-    return tuple(covering(found, together=3))
+    alone = tuple(covering(found, together=3))
+    with_pair = some(
+        Case,
+        0.2,
+        mask=("bool", "bf16"),
+        rows=(1, 3),
+        keys=(1, 33, 64, 100),
+        threads=(128, 384, 512),
+        block_keys=(32, 64),
+        batch=(1, 2),
+        layout=("packed", "broadcast B"),
+        bias_scale=(1.0, -5.656854249492381),
+        added=(True, False),
+        pair=("f16", "bf16", "f32"),
+        queries=(1, 64, 129),
+    )
+    return (*alone, *covering(with_pair, together=2))
 
 
 @pytest.mark.kernel
@@ -202,21 +248,36 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
         "mask_tiles": lay_out((1, 2, 3, 2048), np.dtype(np.uint8)),
     }
     given = host_views(arrays, readonly=False)
-    names = set(mask_tiles.parameters(mask_tiles.Config(), **given, bias_scale=1.0))
-    assert names == {field.name for field in load_header().kernels[mask_tiles.NAME].fields}
+    names = set(bias_tiles.parameters(bias_tiles.Config(), **given, bias_scale=1.0))
+    fields = {field.name for field in load_header().kernels[bias_tiles.NAME].fields}
+    assert names == fields
+    arrays |= {
+        "pair_bias": lay_out((1, 1, 2, 64, 70), F32),
+        "pair_tiles": lay_out((1, 2, 3, 2, 2048), F32),
+    }
+    given = host_views(arrays, readonly=False)
+    config = bias_tiles.Config(pair="f32")
+    found = bias_tiles.parameters(config, **given, bias_scale=1.0)
+    assert set(found) == fields
+    # Twelve tiles, four a threadblock, in front of the two groups' eight rows.
+    assert (found["tiles"], found["pair_blocks"]) == (12, 3)
+    shapes = given["mask_tiles"].shape, given["pair_tiles"].shape
+    assert (config.grid(*shapes), config.grid(shapes[0])) == ((11, 1, 1), (8, 1, 1))
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (mask_tiles.Config("none"), "mask must be bool, f16, bf16 or f32, not 'none'"),
-        (mask_tiles.Config(block_rows=0), "block_rows must be positive, not 0"),
-        (mask_tiles.Config(block_keys=48, threads=96), "block_keys must be 32 or 64, not 48"),
-        (mask_tiles.Config(threads=80), "threads must be a multiple of 32 up to 1024, not 80"),
+        (bias_tiles.Config("none"), "mask must be bool, f16, bf16 or f32, not 'none'"),
+        (bias_tiles.Config(block_rows=0), "block_rows must be positive, not 0"),
+        (bias_tiles.Config(block_keys=48, threads=96), "block_keys must be 32 or 64, not 48"),
+        (bias_tiles.Config(threads=80), "threads must be a multiple of 32 up to 1024, not 80"),
+        (bias_tiles.Config(pair="f32", threads=64), "takes 128 threads, not some of 64"),
+        (bias_tiles.Config(pair="bool"), "pair must be f16, bf16 or f32, not 'bool'"),
     ],
 )
-def test_each_constraint(config: mask_tiles.Config, reason: str) -> None:
-    assert not mask_tiles.violations(mask_tiles.Config(), SM_90)
-    (found,) = mask_tiles.violations(config, SM_90)
+def test_each_constraint(config: bias_tiles.Config, reason: str) -> None:
+    assert not bias_tiles.violations(bias_tiles.Config(), SM_90)
+    (found,) = bias_tiles.violations(config, SM_90)
     assert reason in found
