@@ -90,9 +90,10 @@ class Roles(StageMemory):
     @property
     def stages_ahead(self) -> int:
         """Stages from the one in turn to the one that is asked for meanwhile, by a consumer: all
-        have left the one that was there before when one or two stages are between them.
+        have left the one that was there before when one or two stages are between them. Three
+        warpgroups are so close to each other that they need not wait for that with none between.
         """
-        return self.stages - 2
+        return self.stages - (1 if self.block_rows == 3 else 2)
 
     @property
     def least_key_tiles(self) -> int:
