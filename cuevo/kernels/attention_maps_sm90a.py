@@ -9,7 +9,6 @@ from typing import Any
 from cuevo.architectures import Architecture
 from cuevo.cuda.tensor_map import BYTES, TensorMap
 from cuevo.kernels import pair_tiles_sm90
-from cuevo.toolchain.header import load_header
 
 __all__ = [
     "ARCH",
@@ -134,7 +133,7 @@ def parameters(
     """
     q, k, v = maps
     if tiles is None:
-        tiles = {field.name: 0 for field in load_header().kernels[pair_tiles_sm90.NAME].fields}
+        tiles = pair_tiles_sm90.no_parameters()
     return {
         "q": q.pointer,
         "k": k.pointer,

@@ -36,18 +36,6 @@ ADDEND_BYTES, OPERAND_BYTES = 4, 16
 """Of a key."""
 FLAG_BYTES = 16
 """In front of the addends of a row N."""
-_TILE_THREADS = 128
-"""That make a tile of the pair bias."""
-_PAIR_FIELDS = (
-    *("pair_bias", "pair_tiles", "pair_blocks", "tiles", "queries", "heads", "query_tiles"),
-    *(f"pair_stride_{axis}" for axis in ("batch", "head", "query", "key")),
-    *(
-        f"{name}_{part}"
-        for name in ("heads", "query_tiles", "key_tiles")
-        for part in ("magic", "shift")
-    ),
-)
-"""Of the parameter block; zeros where there are no tiles of the pair bias."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ class Config:
 
     def pair_blocks(self, pair_shape: tuple[int, ...]) -> int:
         """Threadblocks that make tiles of the pair bias, of a shape of `pair_tiles_sm90`."""
-        return ceil(prod(pair_shape[:4]) / (self.threads // _TILE_THREADS))
+        return ceil(prod(pair_shape[:4]) / (self.threads // pair_tiles_sm90.THREADS))
 
     def grid(
         self, shape: tuple[int, ...], pair_shape: tuple[int, ...] | None = None
@@ -137,8 +125,8 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
     if c.pair != "none":
         yield from pair_tiles_sm90.violations(pair_tiles_sm90.Config(c.pair, c.block_keys), arch)
-        if c.threads % _TILE_THREADS:
-            yield f"a tile of the pair bias takes {_TILE_THREADS} threads, not some of {c.threads}"
+        if c.threads % (of_tile := pair_tiles_sm90.THREADS):
+            yield f"a tile of the pair bias takes {of_tile} threads, not some of {c.threads}"
     if c.threads % c.block_keys or not c.block_keys <= c.threads <= 1024:
         yield f"threads must be a multiple of {c.block_keys} up to 1024, not {c.threads}"
 
@@ -156,16 +144,16 @@ def parameters(
     `Config.shape` says, `pair_tiles` that of `pair_tiles_sm90`, or there is no pair bias.
     """
     tiled_rows = mask_tiles.shape[1] * config.block_rows
-    pair: dict[str, int | float] = dict.fromkeys(_PAIR_FIELDS, 0)
+    pair, tiles, pair_blocks = pair_tiles_sm90.no_parameters(), 0, 0
     if pair_bias is not None and pair_tiles is not None:
-        made = pair_tiles_sm90.parameters(
+        pair = pair_tiles_sm90.parameters(
             pair_bias=pair_bias, pair_tiles=pair_tiles, bias_scale=bias_scale
         )
-        made["tiles"] = prod(pair_tiles.shape[:4])
-        made["pair_blocks"] = config.pair_blocks(pair_tiles.shape)
-        pair = {name: made[name] for name in _PAIR_FIELDS}
+        tiles, pair_blocks = prod(pair_tiles.shape[:4]), config.pair_blocks(pair_tiles.shape)
     return {
         **pair,
+        "tiles": tiles,
+        "pair_blocks": pair_blocks,
         "mask_bias": mask_bias.pointer,
         "mask_tiles": mask_tiles.pointer,
         "mask_stride_batch": mask_bias.strides[0],

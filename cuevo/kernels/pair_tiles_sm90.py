@@ -9,12 +9,15 @@ from math import ceil
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.toolchain.division import magic_fields
+from cuevo.toolchain.header import load_header
 
 __all__ = [
     "MINIMUM_ARCH",
     "NAME",
     "SUMMARY",
+    "THREADS",
     "Config",
+    "no_parameters",
     "parameters",
     "values",
     "violations",
@@ -24,6 +27,8 @@ NAME = "pair_tiles_sm90"
 SUMMARY = "the pair bias of any strides in tiles, in the order of the accumulators of wgmma"
 MINIMUM_ARCH = 90
 
+THREADS = 128
+"""That make a tile: a warpgroup."""
 _TILE_QUERIES = 64
 
 
@@ -38,8 +43,8 @@ class Config:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warpgroup."""
-        return 128
+        """Threads of a block, which makes a tile."""
+        return THREADS
 
     @property
     def shared_bytes(self) -> int:
@@ -102,3 +107,8 @@ def parameters(
     for axis, label in ((0, "batch"), (2, "head"), (3, "query"), (4, "key")):
         found[f"pair_stride_{label}"] = pair_bias.strides[axis]
     return found
+
+
+def no_parameters() -> dict[str, int | float]:
+    """The same for kernels that make tiles beside other things, where there is no pair bias."""
+    return {field.name: 0 for field in load_header().kernels[NAME].fields}

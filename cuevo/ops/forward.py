@@ -227,12 +227,12 @@ def _add_mapped_launch(
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
     # A program of JAX makes tiles of the pair bias beside its tensor maps.
-    together = chosen.reads_mask_tiles and place.knows_addresses
-    if chosen.tiled and not together:
+    in_one_launch = chosen.reads_mask_tiles and place.knows_addresses
+    if chosen.tiled and not in_one_launch:
         block = (chosen.block_queries, chosen.block_keys)
         tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
     if chosen.reads_mask_tiles:
-        own = chosen.of_biases if together else replace(chosen.of_biases, pair="none")
+        own = chosen.of_biases if in_one_launch else replace(chosen.of_biases, pair="none")
         tile_biases(builder, own, chosen.block_queries, 1.0 / scale)
     q, k, v = views["q"], views["k"], views["v"]
     pair_bias = views.get("pair_bias")

@@ -173,11 +173,10 @@ def tile_biases(
     source, name = builder.views["mask_bias"], "mask_tiles"
     shape = own.shape(source)
     pair: dict[str, ArrayView] = {}
-    arrays = {"pair_bias": "", "pair_tiles": ""}
     if own.pair != "none":
         of_pair = pair_tiles_sm90.Config(own.pair, own.block_keys)
         found = _add_pair_tiles(builder, of_pair, block_queries, "pair_tiles")
-        pair, arrays = dict(zip(arrays, found, strict=True)), {}
+        pair["pair_bias"], pair["pair_tiles"] = found
     builder.add_workspace(name, shape, np.uint8)
     tiles = builder.views[name]
     values = bias_tiles_sm90.parameters(
@@ -185,6 +184,7 @@ def tile_biases(
     )
     loaded = builder.plan.place.load(render(bias_tiles_sm90.NAME, bias_tiles_sm90.values(own)))
     grid = own.grid(shape, pair["pair_tiles"].shape if pair else None)
+    arrays = {} if pair else {"pair_bias": "", "pair_tiles": ""}
     builder.add_launch(bias_tiles_sm90.NAME, loaded, own, grid, values, arrays=arrays)
     builder.substitute("mask_bias", name, own.seen(source, tiles))
 

@@ -63,3 +63,9 @@ def expected(case: Case, pair: np.ndarray, shape: tuple[int, ...]) -> np.ndarray
     within = (query_tiles, 4, 2, 8), (key_tiles, case.block_keys // 8, 4, 2)
     apart = whole.reshape(batches, heads, *within[0], *within[1])
     return apart.transpose(0, 1, 6, 2, 7, 3, 5, 8, 4, 9).reshape(shape)
+
+
+def differing(tiles: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Where bits differ, but of what is no number."""
+    differs = tiles.view(np.uint32) != exact.view(np.uint32)
+    return differs & ~(np.isnan(tiles) & np.isnan(exact))

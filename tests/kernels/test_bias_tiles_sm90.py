@@ -13,6 +13,7 @@ from blocks.harness import check_all, empty, parts, run
 from helpers.covering import covering, some
 from helpers.guarded import DTYPES, Strided, fail, host_views, lay_out
 from helpers.pair_tiles import Case as PairCase
+from helpers.pair_tiles import differing
 from helpers.pair_tiles import expected as pair_expected
 from helpers.pair_tiles import operand as pair_operand
 
@@ -118,9 +119,7 @@ def check(place: Executor, case: Case) -> None:
     if pair_shape:
         tiles = results["pair_tiles"].array
         wanted = pair_expected(case.of_pair, inputs["pair_bias"].array, pair_shape)
-        wrong = tiles.view(np.uint32) != wanted.view(np.uint32)
-        wrong &= ~(np.isnan(tiles) & np.isnan(wanted))
-        if wrong.any():
+        if (wrong := differing(tiles, wanted)).any():
             fail(case, "pair_tiles", wrong, tiles, wanted)
     exact = masks(case, source, inputs, shape)
     alive = (exact != -np.inf).any(axis=-1)

@@ -2,12 +2,11 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
 from blocks.harness import check_all, empty, parts, run
 from helpers.covering import covering, some
 from helpers.guarded import fail, host_views, lay_out
-from helpers.pair_tiles import F32, LAYOUTS, Case, expected, operand
+from helpers.pair_tiles import F32, LAYOUTS, Case, differing, expected, operand
 
 from cuevo.architectures import architecture
 from cuevo.executors.driver import DriverExecutor
@@ -37,9 +36,7 @@ def check(place: Executor, case: Case) -> None:
         **{name: value for name, value in numbers.items() if name not in everything},
     )
     exact = expected(case, inputs["pair_bias"].array, shape)
-    differs = result.array.view(np.uint32) != exact.view(np.uint32)
-    differs &= ~(np.isnan(result.array) & np.isnan(exact))
-    if differs.any():
+    if (differs := differing(result.array, exact)).any():
         fail(case, "pair_tiles", differs, result.array, exact)
 
 
