@@ -86,7 +86,7 @@ typedef struct evoformer_forward_sm90a_params {
     alignas(64) uint8_t v_map[128]; /* v [B, N, H, Lk, D], likewise */
     alignas(64) uint8_t out_map[128]; /* out, axes as in the map of q; boxes: Config.out_map */
     alignas(64) uint8_t pair_map[128]; /* pair_bias [B, 1, H, Lq, Lk], 16-bit floats, Lk contiguous, for a kernel that converts it; boxes: Config.pair_map */
-    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or where consumers ask mask_tiles, by groups of rows n and tiles of keys; read only if there is one */
+    const void *mask_bias;   /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, or where consumers ask mask_tiles, by rows n and tiles of keys; read only if there is one */
     const float *pair_tiles; /* what pair_tiles makes of the pair bias; null for a kernel that converts it; likewise */
     void *out;               /* [B, N, Lq, H, D], type of q, rows of D contiguous and 16-byte aligned */
     float *lse;              /* [B, N, H, Lq], contiguous, natural logarithm; null: not stored */
@@ -112,13 +112,16 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t head_columns; /* D where the maps of k and v have all heads side by side along their first axis; 0: where their third one is heads */
 
     /* Works of a cluster: their numbers count query tiles, then the heads of a set, then groups of rows, then sets, then batches. */
-    uint32_t works;        /* B * head_sets * groups * set_heads * query_tiles, below 2^31; and what follows */
-    uint32_t first_alone;  /* from this one on each is one row n, of block_rows that count first; works: there is none such */
+    uint32_t works;        /* B * head_sets * groups * set_heads * query_tiles, below 2^31; and what slices add */
+    uint32_t first_sliced; /* from this one on, the same slice_works works once for each slice_rows of their rows n; works: there are none such */
+    uint32_t slice_works;
+    uint32_t slice_rows;
     uint32_t set_heads;    /* heads of a set, side by side */
     uint32_t groups;       /* ceil(N / block_rows) over the blocks of a cluster */
     uint32_t head_sets;    /* H / set_heads */
 
-    /* Multipliers and shifts that divide by query_tiles, set_heads, groups and head_sets (lib/divide.ptx). */
+    /* Multipliers and shifts that divide by slice_works, query_tiles, set_heads, groups and head_sets (lib/divide.ptx). */
+    uint32_t slice_works_magic, slice_works_shift;
     uint32_t query_tiles_magic, query_tiles_shift;
     uint32_t set_heads_magic, set_heads_shift;
     uint32_t groups_magic, groups_shift;
@@ -195,7 +198,7 @@ void pair_tiles_sm90(const pair_tiles_params params);
  * NULL and zeros in the fields from pair_blocks on. */
 typedef struct bias_tiles_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, elements aligned */
-    void *mask_tiles;      /* [B, groups of block_rows rows n, key tiles, block_rows, 16 bytes and 4 a key, or 16 a key] */
+    void *mask_tiles;      /* [B, key tiles, tiled_rows, 16 bytes and 4 a key, or 16 a key] */
     const void *pair_bias; /* as pair_tiles has it */
     float *pair_tiles;
 
@@ -206,7 +209,7 @@ typedef struct bias_tiles_params {
     uint32_t rows;       /* N */
     uint32_t keys;       /* Lk */
     uint32_t key_tiles;  /* ceil(Lk / block_keys) */
-    uint32_t tiled_rows; /* rows n of all groups of a batch, a multiple of block_rows */
+    uint32_t tiled_rows; /* rows n, and such as fill up what is read from the last ones on, as the last one */
 
     /* Multiplier and shift that divide by tiled_rows (lib/divide.ptx). */
     uint32_t tiled_rows_magic, tiled_rows_shift;

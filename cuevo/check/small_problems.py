@@ -333,20 +333,18 @@ def _bias_tiles(
     values = module.parameters(config, **views, bias_scale=2.0)
     grid = config.grid(tiles.shape, of_pair["pair_tiles"].shape if of_pair else None)
     _launch(module, config, place, grid, values, views.values())
-    batches, groups, key_tiles, _ = tiles.shape
-    by_row = tiles.reshape(batches, groups, key_tiles, config.block_rows, -1)
     exact = reference.additive(mask)[:, :, 0, 0]
     if config.added:
         # Behind a flag, each key's number: a lane's columns of all tiles of 8 keys, lane by lane.
-        lanes = by_row[..., 16:].view(np.float32).reshape(*by_row.shape[:-1], 4, -1, 2)
-        numbers = lanes.swapaxes(-2, -3).reshape(*by_row.shape[:-1], -1)
+        lanes = tiles[..., 16:].view(np.float32).reshape(*tiles.shape[:-1], 4, -1, 2)
+        numbers = lanes.swapaxes(-2, -3).reshape(*tiles.shape[:-1], -1)
         exact = exact * log2(e) + RAISED
     else:
         # Of each key numbers whose sum is its mask, and another.
-        apart = by_row.view(BFLOAT16).reshape(*by_row.shape[:-1], -1, 8)
+        apart = tiles.view(BFLOAT16).reshape(*tiles.shape[:-1], -1, 8)
         numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
         exact = 2 * exact
-    found = numbers.transpose(0, 1, 3, 2, 4).reshape(batches, groups * config.block_rows, -1)
+    found = numbers.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], -1)
     found = found[:, :rows, :keys].astype(np.float32)
     yield _seen({"mask_tiles": (found, exact), **pairs})
 

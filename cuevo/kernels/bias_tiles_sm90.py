@@ -45,7 +45,7 @@ class Config:
     mask: str = "bf16"
     """Type of the mask: "bool", "f16", "bf16" or "f32"."""
     block_rows: int = 4
-    """Rows N of a tile."""
+    """Rows N that a reader takes at a time, from any one on."""
     block_keys: int = 32
     """Keys of a tile."""
     threads: int = 512
@@ -63,13 +63,15 @@ class Config:
         return 0
 
     def shape(self, mask_bias: ArrayView) -> tuple[int, ...]:
-        """Extents of the tiles of a mask [B, N, 1, 1, Lk]: batches, groups of rows N, tiles of
-        keys, and bytes of a tile. What is broadcast has one batch, or one group.
+        """Extents of the tiles of a mask [B, N, 1, 1, Lk]: batches, tiles of keys, rows N, of which
+        as many as a reader takes follow each of its groups' rows, and bytes of a row in a tile.
+        What is broadcast has one batch, or what a reader takes of rows.
         """
         batch, rows, _, _, keys = mask_bias.shape
         batches = batch if mask_bias.strides[0] else 1
-        groups = ceil(rows / self.block_rows) if mask_bias.strides[1] else 1
-        return (batches, groups, ceil(keys / self.block_keys), self.row_bytes * self.block_rows)
+        first_rows = self.block_rows * ceil(rows / self.block_rows) if mask_bias.strides[1] else 1
+        tiled_rows = first_rows + self.block_rows - 1
+        return (batches, ceil(keys / self.block_keys), tiled_rows, self.row_bytes)
 
     @property
     def row_bytes(self) -> int:
@@ -79,17 +81,15 @@ class Config:
         return FLAG_BYTES + ADDEND_BYTES * self.block_keys
 
     def seen(self, mask_bias: ArrayView, tiles: ArrayView) -> ArrayView:
-        """Tiles of the shape above as kernels are told of them: as a mask whose rows are groups,
-        and whose keys are tiles.
-        """
-        shape = (mask_bias.shape[0], tiles.shape[1], 1, 1, tiles.shape[2])
+        """Tiles of the shape above as kernels are told of them: as a mask whose keys are tiles."""
+        shape = (mask_bias.shape[0], tiles.shape[2], 1, 1, tiles.shape[1])
         return replace(tiles, shape=shape, strides=self.seen_strides(tiles))
 
-    @staticmethod
-    def seen_strides(tiles: ArrayView) -> tuple[int, ...]:
+    def seen_strides(self, tiles: ArrayView) -> tuple[int, ...]:
         """The strides of that."""
-        batch, group = (tiles.strides[i] if tiles.shape[i] > 1 else 0 for i in range(2))
-        return (batch, group, 0, 0, tiles.strides[2])
+        batch = tiles.strides[0] if tiles.shape[0] > 1 else 0
+        row = tiles.strides[2] if tiles.shape[2] > self.block_rows else 0
+        return (batch, row, 0, 0, tiles.strides[1])
 
     def pair_blocks(self, pair_shape: tuple[int, ...]) -> int:
         """Threadblocks that make tiles of the pair bias, of a shape of `pair_tiles_sm90`."""
@@ -99,7 +99,7 @@ class Config:
         self, shape: tuple[int, ...], pair_shape: tuple[int, ...] | None = None
     ) -> tuple[int, int, int]:
         """Threadblocks of a launch that makes tiles of this shape, and of the pair bias's."""
-        rows = shape[0] * shape[1] * self.block_rows
+        rows = shape[0] * shape[2]
         return (rows + (self.pair_blocks(pair_shape) if pair_shape else 0), 1, 1)
 
 
@@ -143,7 +143,7 @@ def parameters(
     """The parameter block of a launch, by field name; `mask_tiles` has the shape that
     `Config.shape` says, `pair_tiles` that of `pair_tiles_sm90`, or there is no pair bias.
     """
-    tiled_rows = mask_tiles.shape[1] * config.block_rows
+    tiled_rows = mask_tiles.shape[2]
     pair, tiles, pair_blocks = pair_tiles_sm90.no_parameters(), 0, 0
     if pair_bias is not None and pair_tiles is not None:
         pair = pair_tiles_sm90.parameters(
@@ -161,7 +161,7 @@ def parameters(
         "mask_stride_key": mask_bias.strides[4],
         "rows": mask_bias.shape[1],
         "keys": mask_bias.shape[4],
-        "key_tiles": mask_tiles.shape[2],
+        "key_tiles": mask_tiles.shape[1],
         "tiled_rows": tiled_rows,
         **magic_fields(tiled_rows=tiled_rows),
         "bias_scale": bias_scale,

@@ -554,11 +554,6 @@ def unmapped_fields(
     head_columns: int = 0,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps; a pair bias that is converted is as tiles."""
-    # The C planner has an array of tiles in any case, of no strides where there are none.
-    is_tiled = pair_tiles is not None and pair_tiles.strides[1] > 0
-    numbering = config.numbering(
-        problem, config.heads_of_set(problem) if is_tiled else problem.heads, blocks
-    )
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
@@ -570,7 +565,7 @@ def unmapped_fields(
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
-        **numbering,
+        **config.numbering(problem, blocks),
         **common_fields(problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
 

@@ -24,10 +24,10 @@ _CLUSTER_GAIN = (0.99, 1.03)
 time enough for both to read the pair bias, and where not: up to D 32 where it does not keep all
 tiles, above at odd multiples of 8.
 """
-_ASKING_GAIN = {"bf16": (1.01, 0.92), "f16": (1.05, 0.95)}
+_ASKING_GAIN = {"bf16": (1.06, 1.02, 0.92), "f16": (1.05, 1.05, 0.95)}
 """The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
-mask warps, by dtype: from `_MANY_KEYS` on, and of fewer keys or with a last tile of 64 queries, as
-a work has more to do before and behind its stages.
+mask warps, by dtype: from `_MANY_KEYS` on up to D 16 and above, and of fewer keys or with a last
+tile of 64 queries, as a work has more to do before and behind its stages.
 """
 _MANY_KEYS = (256, 320)
 """Up to D 16, and above."""
@@ -71,12 +71,12 @@ def speed(shape: Shape, problem: Problem) -> float:
     if shape.converts:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask:
-        many, few = _ASKING_GAIN[problem.dtype]
-        least = _MANY_KEYS[0] if problem.head_dim <= 16 else _MANY_KEYS[1]
-        short = problem.keys < least or 0 < problem.queries % 128 <= 64
+        *of_dim, few = _ASKING_GAIN[problem.dtype]
+        dims = 0 if problem.head_dim <= 16 else 1
+        short = problem.keys < _MANY_KEYS[dims] or 0 < problem.queries % 128 <= 64
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
-        return few if short else many * shared
+        return few if short else of_dim[dims] * shared
     if shape.cluster == 1:
         return 1.0
     busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)

@@ -4,11 +4,12 @@
 
 from abc import ABC, abstractmethod
 from math import ceil, gcd
+from typing import NamedTuple
 
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["WorkList", "blocks_of_last", "has_many_tiles"]
+__all__ = ["Slices", "WorkList", "blocks_of_last", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
@@ -51,6 +52,24 @@ def has_many_tiles(problem: Problem) -> bool:
     return tile_bytes >= _MANY_TILE_BYTES
 
 
+class Slices(NamedTuple):
+    """The last works of a launch, cut anew by rows N."""
+
+    replaced: int
+    """Works that are cut."""
+    works: int
+    """Works of a slice, which has a part of the rows N of all that are cut."""
+    number: int
+    """Slices; 0: nothing is cut."""
+    rows: int
+    """Rows N of a slice; where nothing is cut those of a work."""
+
+    @property
+    def more(self) -> int:
+        """Works that there are more of so."""
+        return self.works * self.number - self.replaced
+
+
 class WorkList(ABC):
     """Works: (batch, set of heads, group of rows N, head, query tile), each for a cluster.
     `evoformer_forward_sm90a.Config` says what the numbers are made of.
@@ -61,10 +80,15 @@ class WorkList(ABC):
     blocks: int
     cluster: int
     head_dim: int
+    converts: bool
 
     @property
     @abstractmethod
     def block_queries(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def tiled(self) -> bool: ...
 
     def extents(self, rows: int, queries: int) -> tuple[int, int]:
         """Groups of rows N, of a cluster each, and tiles of queries."""
@@ -75,15 +99,29 @@ class WorkList(ABC):
         groups, tiles = self.extents(problem.rows, problem.queries)
         return problem.batch * problem.heads * tiles * groups
 
-    def alone(self, problem: Problem, blocks: int) -> int:
-        """How many of them, the last ones of a launch on so many multiprocessors, are a work for
-        each of their rows N instead: those that would leave most of the device idle, if it has a
-        threadblock for each row then.
+    def slices(self, problem: Problem, blocks: int) -> Slices:
+        """How the last works of a launch on so many multiprocessors are cut anew by rows N: those
+        that would leave some of the device idle, if it has a threadblock for each of theirs then.
         """
+        whole = Slices(0, 1, 0, self.block_rows)
+        if self.block_rows == 1 or self.cluster > 1 or problem.rows == 1:
+            return whole
         resident = blocks * self.min_blocks
         last = self.works(problem) % resident
-        many = self.block_rows > 1 and self.cluster == 1 and problem.rows > 1
-        return last if many and last * self.block_rows <= resident else 0
+        if last * self.block_rows <= resident:
+            return Slices(last, last, self.block_rows, 1) if last else whole
+        groups, tiles = self.extents(problem.rows, problem.queries)
+        of_group = self.heads_of_set(problem) * tiles
+        # All groups of rows N that any of them is of, as one.
+        cut = ceil(last / of_group)
+        rows = problem.rows - (groups - cut) * self.block_rows
+        works = min(last, of_group)
+        for of_each in (2, 3):
+            number = ceil(rows / of_each)
+            fits = last + (number - cut) * works <= resident
+            if of_each < self.block_rows and cut <= groups and fits:
+                return Slices(cut * works, works, number, of_each)
+        return whole
 
     @property
     def line_heads(self) -> int:
@@ -95,7 +133,7 @@ class WorkList(ABC):
         tiles of the pair bias so come from memory once: all heads where L2 keeps all tiles, else
         as many as fill lines.
         """
-        if not has_many_tiles(problem):
+        if not (self.tiled or self.converts) or not has_many_tiles(problem):
             return problem.heads
         if problem.heads % self.line_heads == 0:
             return self.line_heads
@@ -106,32 +144,39 @@ class WorkList(ABC):
         return max(blocks * self.min_blocks // self.cluster, 1)
 
     def rounds(self, problem: Problem, blocks: int) -> float:
-        """Works that a cluster of them has one after the other, those of one row counting less."""
-        works, clusters = self.works(problem), self.clusters(blocks)
-        return works // clusters + _ALONE if self.alone(problem, blocks) else ceil(works / clusters)
+        """Works that a cluster of them has one after the other, those of fewer rows N counting
+        less.
+        """
+        rows = self.slices(problem, blocks).rows
+        less = (1 - _ALONE) * (self.block_rows - rows) / max(self.block_rows - 1, 1)
+        return ceil(self.works(problem) / self.clusters(blocks)) - less
 
     def grid(self, problem: Problem, blocks: int | None = None) -> tuple[int, int, int]:
         """Threadblocks of a launch, which share the works; those of so many multiprocessors at
         most, or of the device.
         """
         most = self.blocks if blocks is None else blocks
-        works = self.works(problem) + self.alone(problem, most) * (self.block_rows - 1)
+        works = self.works(problem) + self.slices(problem, most).more
         return (min(works, self.clusters(most)) * self.cluster, 1, 1)
 
-    def numbering(
-        self, problem: Problem, set_heads: int, blocks: int | None = None
-    ) -> dict[str, int]:
+    def numbering(self, problem: Problem, blocks: int | None = None) -> dict[str, int]:
         """How works are numbered in such a launch, as fields of the parameter block."""
         groups, tiles = self.extents(problem.rows, problem.queries)
+        set_heads = self.heads_of_set(problem)
         sets = problem.heads // set_heads
         works = self.works(problem)
-        alone = self.alone(problem, self.blocks if blocks is None else blocks)
-        return {
-            "works": works + alone * (self.block_rows - 1),
-            "first_alone": works - alone,
+        slices = self.slices(problem, self.blocks if blocks is None else blocks)
+        divisors = {
+            "slice_works": slices.works,
             "query_tiles": tiles,
             "set_heads": set_heads,
             "groups": groups,
             "head_sets": sets,
-            **magic_fields(query_tiles=tiles, set_heads=set_heads, groups=groups, head_sets=sets),
+        }
+        return {
+            "works": works + slices.more,
+            "first_sliced": works - slices.replaced,
+            "slice_rows": slices.rows,
+            **divisors,
+            **magic_fields(**divisors),
         }

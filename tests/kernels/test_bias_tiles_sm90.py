@@ -130,13 +130,15 @@ def check(place: Executor, case: Case) -> None:
 
 def masks(case: Case, source: ArrayView, inputs: dict[str, Strided], shape: tuple[int, ...]) -> Any:
     """The mask by rows of tiles and keys of these, in fp32."""
-    batches, groups, key_tiles, _ = shape
-    # rows with what fills their last group up, keys with what fills their last tile up
+    batches, key_tiles, tiled_rows, _ = shape
+    # rows with what fills the last box up, keys with what fills their last tile up
     mask = inputs["mask_bias"].array[:batches, :, 0, 0]
-    if groups == 1:
-        mask = mask[:, :1] if source.strides[1] == 0 else mask
+    mask = mask[:, :1] if source.strides[1] == 0 else mask
+    # From each row of the last group on there are as many as a reader takes.
+    first_rows = -(-mask.shape[1] // case.block_rows) * case.block_rows
+    assert tiled_rows == (first_rows if source.strides[1] else 1) + case.block_rows - 1
     plain = np.where(mask, 0, -np.inf) if case.mask == "bool" else mask
-    exact = np.full((batches, groups * case.block_rows, key_tiles * case.block_keys), -np.inf, F32)
+    exact = np.full((batches, tiled_rows, key_tiles * case.block_keys), -np.inf, F32)
     exact[:, : plain.shape[1], : case.keys] = plain
     exact[:, plain.shape[1] :] = exact[:, plain.shape[1] - 1 : plain.shape[1]]
     return exact
@@ -150,14 +152,13 @@ def added(case: Case, exact: Any, alive: Any, result: Strided, shape: Any) -> Co
     """What is added to exponents, behind a flag."""
     with np.errstate(invalid="ignore"):
         exact = exact * F32.type(log2(e)) + F32.type(RAISED)
-    words = result.array.reshape(*shape[:3], case.block_rows, -1).view(F32)
+    words = result.array.view(F32)
     # a lane's columns of all tiles of 8 keys, lane by lane
     lanes = words[..., 4:].reshape(*words.shape[:-1], 4, case.block_keys // 8, 2)
     by_key = lanes.swapaxes(-2, -3).reshape(*words.shape[:-1], case.block_keys)
-    found = by_key.transpose(0, 1, 3, 2, 4).reshape(exact.shape)
+    found = by_key.swapaxes(1, 2).reshape(exact.shape)
     differs = (found != exact) & ~(np.isnan(found) & np.isnan(exact))
-    flags = words[..., :4].view(np.uint32).transpose(0, 1, 3, 2, 4).copy()
-    flags = flags.reshape(*exact.shape[:2], shape[2], 4)
+    flags = words[..., :4].view(np.uint32).swapaxes(1, 2).copy()
     differs[..., 0] |= (flags[..., -1, 0] != 0) != alive
     flags[..., -1, 0] = 0
     differs[..., 0] |= flags.any(axis=(-1, -2))
@@ -170,8 +171,8 @@ def operands(case: Case, exact: Any, alive: Any, result: Strided, shape: Any) ->
         exact = exact * F32.type(abs(case.bias_scale))
     exact[exact == np.inf] = np.nan  # as the softmax of such a row
     exact *= np.copysign(F32.type(1), F32.type(case.bias_scale))
-    words = result.array.view(BFLOAT16).reshape(*shape[:3], case.block_rows, case.block_keys, 8)
-    by_key = words.transpose(0, 1, 3, 2, 4, 5).reshape(*exact.shape, 8)
+    words = result.array.view(BFLOAT16).reshape(*shape[:3], case.block_keys, 8)
+    by_key = words.swapaxes(1, 2).reshape(*exact.shape, 8)
     with np.errstate(invalid="ignore"):
         found = by_key[..., :3].astype(F32).sum(axis=-1, dtype=F32)
     differs = (found != exact) & ~(np.isnan(found) & np.isnan(exact))
@@ -244,7 +245,7 @@ SM_90 = architecture("sm_90")
 def test_the_parameter_block_is_that_of_the_header() -> None:
     arrays = {
         "mask_bias": lay_out((1, 5, 1, 1, 70), F32),
-        "mask_tiles": lay_out((1, 2, 3, 2048), np.dtype(np.uint8)),
+        "mask_tiles": lay_out((1, 3, 11, 144), np.dtype(np.uint8)),
     }
     given = host_views(arrays, readonly=False)
     names = set(bias_tiles.parameters(bias_tiles.Config(), **given, bias_scale=1.0))
@@ -258,10 +259,10 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     config = bias_tiles.Config(pair="f32")
     found = bias_tiles.parameters(config, **given, bias_scale=1.0)
     assert set(found) == fields
-    # Twelve tiles, four a threadblock, in front of the two groups' eight rows.
+    # Twelve tiles, four a threadblock, in front of five rows and six that are read beside them.
     assert (found["tiles"], found["pair_blocks"]) == (12, 3)
     shapes = given["mask_tiles"].shape, given["pair_tiles"].shape
-    assert (config.grid(*shapes), config.grid(shapes[0])) == ((11, 1, 1), (8, 1, 1))
+    assert (config.grid(*shapes), config.grid(shapes[0])) == ((14, 1, 1), (11, 1, 1))
 
 
 @pytest.mark.unit

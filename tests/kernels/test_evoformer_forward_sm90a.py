@@ -92,6 +92,11 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (ENDING, dict(block_rows=3, stages=3, blocks=3, continues=True)),
     (BESIDE, dict(block_rows=3, stages=2, blocks=6)),
     (AGAIN, dict(block_rows=2, stages=2, m_tiles=1, blocks=4, continues=True)),
+    # All works cut anew: two groups of rows N into three slices of two rows, or two of three.
+    (replace(LONG, seed=18), dict(block_rows=3, stages=3, blocks=6, continues=True)),
+    (replace(LONG, seed=15), dict(block_rows=4, stages=5, blocks=5, **ASKING)),
+    # Works of one row N each, some of which does not exist.
+    (replace(LONG, rows=5), dict(block_rows=4, stages=5, blocks=32, **ASKING)),
     (AGAIN, dict(block_rows=2, stages=3, **ASKING)),
     (LONG, dict(block_rows=4, stages=5, **ASKING)),
     (LONG, dict(block_rows=4, stages=4, blocks=1, sums="added", **ASKING)),

@@ -258,22 +258,68 @@ def test_no_launch_of_two_is_without_multiprocessors(blocks: int, cluster: int) 
 
 
 @pytest.mark.parametrize(
-    ("rows", "blocks", "alone"), [(256, 132, 28), (256, 66, 0), (255, 132, 20), (9, 132, 24)]
+    ("rows", "length", "block_rows", "blocks", "expected"),
+    [
+        (256, 256, 3, 132, (28, 28, 3, 1)),  # each work by itself
+        (256, 256, 3, 66, (32, 8, 5, 2)),
+        (9, 256, 3, 132, (24, 24, 3, 1)),
+        (384, 384, 4, 132, (96, 12, 11, 3)),  # eight groups, of 32 rows
+        (512, 512, 4, 132, (80, 16, 7, 3)),
+        (128, 256, 3, 132, (80, 8, 15, 2)),  # ten groups, of 29 rows
+        (1024, 1024, 4, 132, (8, 8, 4, 1)),
+        (768, 768, 4, 132, None),  # 120, which fill the device
+        (4, 4096, 4, 136, None),  # the same
+        (33, 256, 1, 132, None),
+        (66, 256, 4, 136, None),  # none are left
+        (1, 256, 4, 132, None),
+    ],
 )
-def test_the_last_works_are_of_one_row_each(rows: int, blocks: int, alone: int) -> None:
-    """Where there are few of them, and in no cluster."""
-    problem = Problem(1, rows, 4, 256, 256, 32, "bf16", "none", "bf16")
-    config = Config(32, blocks=blocks)
+def test_the_last_works_are_cut_anew_by_rows(
+    rows: int, length: int, block_rows: int, blocks: int, expected: tuple[int, ...] | None
+) -> None:
+    """Where they leave some of the device idle, and in no cluster."""
+    problem = Problem(1, rows, 4, length, length, 32, "bf16", "none", "bf16")
+    config = Config(32, block_rows=block_rows, blocks=blocks)
     works = config.works(problem)
-    assert config.alone(problem, blocks) == alone
-    assert replace(config, cluster=2).alone(problem, blocks) == 0
-    found = config.numbering(problem, 2)
-    assert (found["set_heads"], found["groups"], found["head_sets"]) == (2, -(-rows // 3), 2)
-    assert (found["first_alone"], found["works"]) == (works - alone, works + 2 * alone)
-    assert config.grid(problem)[0] == min(blocks, works + 2 * alone)
-    assert config.rounds(problem, blocks) == works // blocks + (
-        0.71 if alone else works % blocks > 0
-    )
+    slices = config.slices(problem, blocks)
+    assert slices == (expected or (0, 1, 0, block_rows))
+    assert replace(config, cluster=2).slices(problem, blocks).number == 0
+    found = config.numbering(problem)
+    assert (found["groups"], found["slice_rows"]) == (-(-rows // block_rows), slices.rows)
+    assert (found["first_sliced"], found["works"]) == (works - slices.replaced, works + slices.more)
+    assert config.grid(problem)[0] == min(blocks, works + slices.more)
+    assert (config.rounds(problem, blocks) < -(-works // blocks)) is (expected is not None)
+    if expected:
+        assert works + slices.more <= -(-works // blocks) * blocks
+
+
+def test_each_row_is_of_one_work() -> None:
+    """As lib/works.ptx finds them."""
+    sizes = (1, 2), (1, 2, 5, 9, 23, 40), (1, 3, 4), (100, 300), (1, 2, 3, 4), (5, 13, 31, 132)
+    sliced = 0
+    for batch, rows, heads, queries, block_rows, blocks in itertools.product(*sizes):
+        problem = Problem(batch, rows, heads, queries, 128, 32, "bf16", "none", "bf16")
+        config = Config(32, block_rows=block_rows, blocks=blocks)
+        found = config.numbering(problem)
+        sliced += found["works"] > found["first_sliced"]
+        seen: list[tuple[int, ...]] = []
+        for work in range(found["works"]):
+            behind = max(work - found["first_sliced"], 0)
+            number, rows_of_work = min(work, found["first_sliced"]), block_rows
+            if work >= found["first_sliced"]:
+                rows_of_work = found["slice_rows"]
+            part, place = divmod(behind, found["slice_works"])
+            outer, tile = divmod(number + place, found["query_tiles"])
+            outer, head = divmod(outer, found["set_heads"])
+            outer, group = divmod(outer, found["groups"])
+            assert found["head_sets"] == 1
+            first = group * block_rows + part * found["slice_rows"]
+            seen += [
+                (outer, row, head, tile) for row in range(first, first + rows_of_work) if row < rows
+            ]
+        wanted = itertools.product(*map(range, (batch, rows, heads, found["query_tiles"])))
+        assert sorted(seen) == [*wanted]
+    assert sliced > 100
 
 
 def test_threadblocks_of_one_row_share_a_multiprocessor() -> None:
@@ -314,12 +360,9 @@ def test_sets_of_heads_fill_lines_where_the_pair_bias_is_large(
     rows: int, heads: int, length: int, head_dim: int, expected: int
 ) -> None:
     problem = Problem(1, rows, heads, length, length, head_dim, "bf16", "none", "bf16")
-    out = cuevo.arrays.view(np.zeros((1, 1, 1, 1, head_dim), np.float16))
-    tiles = cuevo.arrays.view(np.zeros((1, 2, 1, 1, 2048), np.float32))
-    given: Any = dict(out=out, scale=1.0, mask_bias=None, lse=None, first_query=0)
-    config = Config(head_dim)
-    for pair_tiles, set_heads in ((tiles, expected), (None, heads)):
-        found = kernel_90a.unmapped_fields(config, problem, pair_tiles=pair_tiles, **given)
+    for pair, set_heads in (("bf16", expected), ("none", heads)):
+        config = kernel_90a.adapt(Config(head_dim), replace(problem, pair=pair))
+        found = config.numbering(replace(problem, pair=pair))
         assert (found["set_heads"], found["head_sets"]) == (set_heads, heads // set_heads)
 
 

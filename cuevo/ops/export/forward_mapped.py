@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from cuevo.architectures import Architecture
 from cuevo.kernels import bias_tiles_sm90, evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
-from cuevo.kernels.forward_works_sm90a import blocks_of_last
+from cuevo.kernels.forward_works_sm90a import Slices, blocks_of_last
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
     PROBLEM,
@@ -139,7 +139,15 @@ def formulas() -> Iterator[str]:
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"
     yield number_function("mapped_works", given, lambda: config().works(x))
-    yield number_function("mapped_blocks", launch, lambda: config().grid(x, blocks)[0])
+    yield values_function("mapped_slices", launch, lambda: config().slices(x, blocks))
+    sizes: Any = [input_int(f"slices[{i}]") for i in range(4)]
+    slices = Slices(*sizes)
+    known = {"slices": staticmethod(lambda problem, blocks: slices)}
+    yield number_function(
+        "mapped_blocks",
+        f"{launch}, const int64_t *slices",
+        lambda: config(**known).grid(x, blocks)[0],
+    )
     counts: Any = {
         name: input_int(name) for name in ("blocks", "cluster", "head_dim", "works", "last_works")
     }
@@ -173,11 +181,11 @@ def formulas() -> Iterator[str]:
     of_head: Any = input_int("head_columns")
     yield fields_function(
         "mapped_fields",
-        f"{launch}, {declared(names)}, cuevo_type type, double scale, int64_t first_query, "
-        "int64_t head_columns",
+        f"{given}, const int64_t *slices, {declared(names)}, cuevo_type type, double scale, "
+        "int64_t first_query, int64_t head_columns",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
-            config(dtype=dtype_in_c("type")),
+            config(dtype=dtype_in_c("type"), **known),
             x,
             **arrays,
             scale=float_in_c("scale"),
@@ -216,7 +224,7 @@ def formulas() -> Iterator[str]:
     )
     yield values_function(
         "mask_tiles_seen_strides",
-        "const cuevo_array *mask_tiles",
+        f"{_BIAS_TILES.parameter}, const cuevo_array *mask_tiles",
         lambda: of_biases.seen_strides(of_mask["mask_tiles"]),
     )
     yield number_function(
@@ -224,10 +232,13 @@ def formulas() -> Iterator[str]:
         f"{_BIAS_TILES.parameter}, const cuevo_array *mask_tiles, const cuevo_array *pair_tiles",
         lambda: of_biases.grid(both["mask_tiles"].shape, both["pair_tiles"].shape)[0],
     )
-    for name, made in (("mask_tiles_fields", of_mask), ("bias_tiles_fields", both)):
+    for name, given, made in (
+        ("mask_tiles_fields", "", of_mask),
+        ("bias_tiles_fields", f"{_BIAS_TILES.parameter}, ", both),
+    ):
         yield fields_function(
             name,
-            f"{_BIAS_TILES.parameter}, {declared(made)}, double scale",
+            f"{given}{declared(made)}, double scale",
             load_header().kernels[bias_tiles_sm90.NAME],
             lambda made=made: bias_tiles_sm90.parameters(  # type: ignore[misc]
                 of_biases, **made, bias_scale=1.0 / float_in_c("scale")

@@ -191,13 +191,13 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     lay_in_workspace(plan, f->workspace, &tiles);
     memset(&p, 0, sizeof p);
     status = c->tiled ? bias_tiles_fields(&p, own, &f->mask_bias, &tiles, &f->pair_bias, pair_tiles, f->scale)
-                      : mask_tiles_fields(&p, own, &f->mask_bias, &tiles, f->scale);
+                      : mask_tiles_fields(&p, &f->mask_bias, &tiles, f->scale);
     if (status != CUEVO_OK)
         return status;
     status = add_launch(plan, (uint32_t)own->kernel, bias_tiles_blocks(own, &tiles, pair_tiles), own->threads, 0, &p,
                         sizeof p, CUEVO_FIRST);
     f->mask_bias.data = tiles.data;
-    mask_tiles_seen_strides(f->mask_bias.strides, &tiles);
+    mask_tiles_seen_strides(f->mask_bias.strides, own, &tiles);
     return status;
 }
 
@@ -238,6 +238,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         const mapped_config *c = i ? low : whole;
         const int64_t blocks = i && of_last ? of_last : arch->multiprocessors - of_last;
         const int64_t columns = head_columns(c, x, &f->k, &f->v);
+        int64_t slices[4];
         evoformer_forward_sm90a_params p;
         memset(&p, 0, sizeof p);
         if ((status = encode(p.q_map, c, &f->q, c->block_queries, c->block_rows, encoder)) != CUEVO_OK)
@@ -250,11 +251,12 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "out");
         if (c->converts && (status = encode_pair(p.pair_map, c, &f->pair_bias, encoder)) != CUEVO_OK)
             return wrong(plan, status, "pair_bias");
-        status = mapped_fields(&p, c, &part[i], blocks, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
+        mapped_slices(slices, c, &part[i], blocks);
+        status = mapped_fields(&p, c, &part[i], slices, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
                                i ? x->queries - rest : 0, columns);
         if (status != CUEVO_OK)
             return status;
-        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks), c->threads, c->shared_bytes,
+        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks, slices), c->threads, c->shared_bytes,
                             &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_BESIDE : CUEVO_AFTER);
         if (status != CUEVO_OK)
             return status;
