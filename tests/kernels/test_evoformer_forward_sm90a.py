@@ -378,13 +378,17 @@ def test_a_row_of_keys_far_off_is_their_mean(
         (24, dict(converts=False, block_rows=2, stages=3)),
         (48, dict(converts=True, sums="added")),
         (48, dict(converts=False, stages=4, sums="added")),
+        (24, dict(converts=False, block_rows=4, min_blocks=1, stages=5, **ASKING)),
+        (24, dict(converts=True, block_rows=4, min_blocks=1, stages=5, sums="added", **ASKING)),
     ],
     ids=str,
 )
 def test_what_the_next_head_has_does_not_matter(
     device: str, head_dim: int, settings: dict[str, Any]
 ) -> None:
-    """Though boxes of k and v reach into it."""
+    """Though boxes of k and v reach into it; where consumers ask for them, works are done again
+    that meet no numbers there.
+    """
     case = Case("bf16", head_dim, 70, 104, rows=3, heads=3, mask="bf16", pair="bf16", seed=16)
     given = {key: np.ascontiguousarray(x.array) for key, x in cases.make(case).items()}
     assert Config(head_dim, mask="bf16", **settings).reaches_past
@@ -394,7 +398,13 @@ def test_what_the_next_head_has_does_not_matter(
         given[key][:, :, :, 1] = np.nan
         given[key][:, :, ::3, 1] = np.inf
     found = cuevo.attention(**given, device=device, config=settings)
-    np.testing.assert_array_equal(found[:, :, :, ::2], expected[:, :, :, ::2])
+    assert np.isnan(found[:, :, :, 1].astype(np.float32)).all()
+    if "producer" not in settings:
+        np.testing.assert_array_equal(found[:, :, :, ::2], expected[:, :, :, ::2])
+        return
+    exact, _ = cases.expected(case, cases.make(case))
+    error = found[:, :, :, ::2].astype(np.float64) - exact[:, :, :, ::2]
+    assert np.linalg.norm(error) < cases.TOLERANCE["bf16"] * np.linalg.norm(exact[:, :, :, ::2])
 
 
 @kernel
