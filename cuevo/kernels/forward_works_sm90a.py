@@ -99,12 +99,17 @@ class WorkList(ABC):
         groups, tiles = self.extents(problem.rows, problem.queries)
         return problem.batch * problem.heads * tiles * groups
 
+    @property
+    def slices_last_works(self) -> bool:
+        """Whether the last works of a launch may be cut anew by rows N."""
+        return self.block_rows > 1 and self.cluster == 1
+
     def slices(self, problem: Problem, blocks: int) -> Slices:
         """How the last works of a launch on so many multiprocessors are cut anew by rows N: those
         that would leave some of the device idle, if it has a threadblock for each of theirs then.
         """
         whole = Slices(0, 1, 0, self.block_rows)
-        if self.block_rows == 1 or self.cluster > 1 or problem.rows == 1:
+        if not self.slices_last_works or problem.rows == 1:
             return whole
         resident = blocks * self.min_blocks
         last = self.works(problem) % resident

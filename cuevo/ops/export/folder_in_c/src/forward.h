@@ -256,8 +256,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
                                i ? x->queries - rest : 0, columns);
         if (status != CUEVO_OK)
             return status;
-        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks, slices), c->threads, c->shared_bytes,
-                            &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_BESIDE : CUEVO_AFTER);
+        status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks, slices), c->threads,
+                            c->shared_bytes, &p, sizeof p, !together ? CUEVO_FIRST : i ? CUEVO_BESIDE : CUEVO_AFTER);
         if (status != CUEVO_OK)
             return status;
     }
