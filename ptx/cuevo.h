@@ -109,7 +109,6 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t first_query; /* of this launch, a multiple of 64 */
     uint32_t query_tiles; /* of this launch, of block_queries */
     uint32_t key_tiles;   /* ceil(Lk / block_keys) */
-    uint32_t head_columns; /* D where the maps of k and v have all heads side by side along their first axis; 0: where their third one is heads */
 
     /* Works of a cluster: their numbers count query tiles, then the heads of a set, then groups of rows, then sets, then batches. */
     uint32_t works;        /* B * head_sets * groups * set_heads * query_tiles, below 2^31; and what slices add */

@@ -292,9 +292,8 @@ def _attention_maps(
         for x, box_positions in ((q, positions), *of_keys):
             axes = [x.shape[axis] for axis in (4, 2, 3, 1, 0)]
             strides = [x.strides[axis] for axis in (2, 3, 1, 0)]
-            box = (config.row_elements, box_positions, 1, box_rows, 1)
-            swizzle = 2 * config.row_elements
-            described = (x.ctypes.data, tuple(axes), tuple(strides), box, swizzle)
+            box = (config.head_dim, box_positions, 1, box_rows, 1)
+            described = (x.ctypes.data, tuple(axes), tuple(strides), box, config.row_bytes)
             expected.append(TensorMap(config.dtype, *described))
     nbytes = config.sets * module.SET_BYTES
     made = np.empty(nbytes + 128, np.uint8)

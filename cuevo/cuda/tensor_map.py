@@ -9,6 +9,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from types import MappingProxyType
 
 from cuda.bindings import driver as cuda
@@ -69,7 +70,8 @@ class TensorMap:
     swizzle: int = 0
     """Span in bytes within which 16-byte pieces of a box are exchanged in shared memory, so that
     columns of it are free of bank conflicts: 128, 64, 32, or 0 for none. A box's first axis is no
-    longer than that.
+    longer than that; where it is shorter, each row of the box still takes all of the span, and a
+    copy leaves what is behind it as it was.
     """
     l2_promotion: int = 0
     """Bytes that a miss in L2 fetches: 256, 128, 64, or 0 for what is asked for."""
@@ -103,10 +105,17 @@ class TensorMap:
     @property
     def box_bytes(self) -> int:
         """Transaction bytes of one copy for its mbarrier: whole boxes, at the edges too."""
-        total = self.element_bytes
-        for extent in self.box_shape:
-            total *= extent
-        return total
+        return self.element_bytes * prod(self.box_shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes in shared memory from a row of a box, along its first axis, to the next."""
+        return self.swizzle or self.element_bytes * self.box_shape[0]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes in shared memory from a box's begin to its end."""
+        return self.row_bytes * prod(self.box_shape[1:])
 
     def _violations(self) -> list[str]:
         """Limits of the driver that the map exceeds."""

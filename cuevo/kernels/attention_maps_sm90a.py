@@ -39,8 +39,10 @@ class Config:
 
     head_dim: int
     dtype: str = "bf16"
-    row_elements: int = 64
-    """Elements of a row of a box, and of its swizzle: 16, 32 or 64, D at least."""
+    row_bytes: int = 128
+    """Bytes of a row of a box in shared memory, and of its swizzle: 32, 64 or 128, those of D at
+    least.
+    """
     block_queries: int = 128
     """Positions of a box of q."""
     last_queries: int = 0
@@ -84,7 +86,7 @@ def config_for(sets: Sequence[Sequence[TensorMap]], pair: str) -> Config:
     return Config(
         head_dim=q.extents[0],
         dtype=q.dtype,
-        row_elements=q.box[0],
+        row_bytes=q.swizzle,
         block_queries=q.box[1],
         last_queries=last_queries,
         block_keys=k.box[1],
@@ -109,10 +111,10 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"tensormap.replace needs {ARCH}; this is {arch.name}"
     if c.dtype not in ("f16", "bf16"):
         yield f"dtype must be f16 or bf16, not {c.dtype!r}"
-    if c.row_elements not in (16, 32, 64):
-        yield f"row_elements must be 16, 32 or 64, not {c.row_elements}"
-    if c.head_dim % 8 or not 8 <= c.head_dim <= c.row_elements:
-        yield f"head_dim must be a multiple of 8 from 8 to {c.row_elements}, not {c.head_dim}"
+    if c.row_bytes not in (32, 64, 128):
+        yield f"row_bytes must be 32, 64 or 128, not {c.row_bytes}"
+    if c.head_dim % 8 or not 8 <= c.head_dim <= c.row_bytes // 2:
+        yield f"head_dim must be a multiple of 8 from 8 to {c.row_bytes // 2}, not {c.head_dim}"
     for name in ("block_queries", "block_keys", "block_rows"):
         if not 1 <= getattr(c, name) <= 256:
             yield f"{name} must be 1 to 256, not {getattr(c, name)}"

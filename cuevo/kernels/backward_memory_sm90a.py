@@ -78,6 +78,11 @@ class BoxMemory(StageRing):
         return 2 * self.own_operand_bytes
 
     @property
+    def own_loaded_bytes(self) -> int:
+        """Those of them that TMA brings."""
+        return 2 * self.block_rows * self.block_stationary * self.box_row_bytes
+
+    @property
     def sums_at(self) -> int:
         """Where the tiles begin in which dS of rows N meets: where their swizzle does."""
         return padded(self.own_at + self.own_bytes, _SWIZZLE_BYTES)

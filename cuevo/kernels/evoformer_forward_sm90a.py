@@ -136,27 +136,12 @@ class Config(Maps, Roles, WorkList):
         return not self.masked and not self.tiled
 
     @property
-    def reaches_past(self) -> bool:
-        """Whether boxes of k and v may have more columns than D, which TMA is slow to clear: those
-        that products read are written by mask warps, or there are none, or they meet zeros of q,
-        and what comes of that is seen where they are no numbers.
-        """
-        if not 16 < self.head_dim < self.row_elements:
-            return False
-        if self.consumers_ask:
-            return self.guesses and self.head_dim % 16 > 0  # at D 48 it is not measured yet
-        k_fits = self.mask_beside_k or self.head_dim % 16 == 0
-        return k_fits and (self.sums_in_rows or self.product_columns == self.head_dim)
-
-    @property
     def mask_beside_k(self) -> bool:
         """Whether the rows of K have room for the mask, so that their product adds it; else it
         takes one more step of 16 k.
         """
-        # Above D 32 only where mask warps write behind TMA anyway.
-        room = self.head_dim % 16 == 8 and (self.head_dim < 32 or self.sums_in_rows)
         reads = self.dtype == "bf16" and self.q_in_registers and not self.consumers_ask
-        return self.adds_mask and room and reads
+        return self.adds_mask and self.pads_k and reads
 
     @property
     def mask_addends(self) -> bool:
@@ -187,16 +172,12 @@ class Config(Maps, Roles, WorkList):
 
     @property
     def product_columns(self) -> int:
-        """Columns of the product with v: D, and 8 of row sums where these make them. Where nobody
-        writes these into the rows of v they are behind those.
-        """
-        if self.sums != "column":
-            return self.head_dim
-        return 8 + (self.row_elements if self.consumers_ask else self.head_dim)
+        """Columns of the product with v: D, and 8 of row sums where these make them."""
+        return self.head_dim + (8 if self.sums == "column" else 0)
 
     @property
     def sums_in_rows(self) -> bool:
-        """Whether the columns that make the row sums lie within the rows of v."""
+        """Whether the columns that make the row sums lie within the rows of v, else elsewhere."""
         return self.head_dim < self.product_columns <= self.row_elements
 
     @property
@@ -300,11 +281,6 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         yield f"stages must be 2 to 16, not {c.stages}"
     if c.continues and not c.q_in_registers:
         yield "continues needs q_in_registers: the next work's Q comes to where this one's was"
-    if c.sums_in_rows and not c.masked:
-        yield (
-            f"at head_dim {c.head_dim} mask warps write the columns that make row sums; mask "
-            'must be "bounds" where there is none'
-        )
     if c.cluster not in (1, 2, 4) or (c.cluster > 1 and not c.tiled):
         yield f"cluster must be 1, or 2 or 4 where the pair bias is tiled, not {c.cluster}"
     if c.converts and c.pair not in ("f16", "bf16"):
@@ -378,8 +354,7 @@ def adapt(config: Config, problem: Problem) -> Config:
         converts=config.converts and problem.pair in ("f16", "bf16"),
     )
     ragged = not fitted.tiled and problem.keys % config.block_keys > 0
-    bounds = ragged or fitted.sums_in_rows
-    return replace(fitted, mask="bounds") if bounds and not fitted.masked else fitted
+    return replace(fitted, mask="bounds") if ragged and not fitted.masked else fitted
 
 
 def spill_fallbacks(config: Config) -> Iterator[Config]:
@@ -402,13 +377,15 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
 SHAPES = (
     Config(8, block_rows=4, stages=6, continues=True),
     Config(32, block_rows=3, stages=5, continues=True),
+    Config(48, block_rows=2, stages=4, continues=True),
+    Config(56, block_rows=2, stages=4),
     Config(64, block_rows=2, stages=4, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
-_ASKING_OF_48 = Config(
+_ASKING_ABOVE_32 = Config(
     48, block_rows=3, stages=5, continues=True, producer="consumer", converts=True
 )
-"""Rows of 128 bytes leave room for a third row N where consumers ask for what they convert."""
+"""At D 40 and 48, where there is room for a third row N if consumers ask for what they convert."""
 _LEAST_SHARE = 0.7
 """Of the time of a threadblock's rows N, what it takes where few of them exist."""
 
@@ -424,15 +401,15 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
         converting = replace(shape, converts=True, stages=max(shape.stages, 5))
-        if problem.head_dim in (16, 32):
+        if 8 < problem.head_dim <= 32:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(asking)
             converting = replace(asking, converts=True, stages=6)
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [converting, small, replace(small, m_tiles=1)]
-        if (problem.head_dim, problem.pair) == (48, "bf16") and problem.mask != "none":
-            shapes.append(_ASKING_OF_48)
+            if problem.head_dim in (40, 48) and problem.mask != "none":
+                shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
         yield adapt(each, problem), speed(each, problem)
 
@@ -505,15 +482,12 @@ def parameters(
     lse: ArrayView | None = None,
     first_query: int = 0,
     blocks: int | None = None,
-    head_columns: int = 0,
 ) -> dict[str, Any]:
     """The parameter block of a launch, by field name; tensor maps are those of the CPU executor.
 
     problem : that of the launch, whose queries may be some of q's, from `first_query` on.
 
     blocks : threadblocks of the launch, at most, as `WorkList.grid` has them.
-
-    head_columns : what `Config.head_columns` says, or 0.
 
     pair_bias, pair_tiles : what the kernel converts, as the tensor map of it has it, or [B, H, key
         tiles, query tiles, 64 * block_keys], as `pair_tiles_sm90` makes it; the other is not read.
@@ -524,8 +498,8 @@ def parameters(
         pair_tiles = config.pair_as_tiles(pair_bias)
     return {
         "q_map": config.q_map(q).encode_for_executor(),
-        "k_map": config.k_map(k, head_columns).encode_for_executor(),
-        "v_map": config.k_map(v, head_columns).encode_for_executor(),
+        "k_map": config.k_map(k).encode_for_executor(),
+        "v_map": config.k_map(v).encode_for_executor(),
         "out_map": config.out_map(out).encode_for_executor(),
         "pair_map": pair_map,
         **unmapped_fields(
@@ -538,7 +512,6 @@ def parameters(
             lse=lse,
             first_query=first_query,
             blocks=blocks,
-            head_columns=head_columns,
         ),
     }
 
@@ -554,7 +527,6 @@ def unmapped_fields(
     lse: ArrayView | None,
     first_query: int,
     blocks: int | None = None,
-    head_columns: int = 0,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps; a pair bias that is converted is as tiles."""
     return {
@@ -564,7 +536,6 @@ def unmapped_fields(
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
-        "head_columns": head_columns,
         "score_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
@@ -588,11 +559,9 @@ def addresses(
     out: ArrayView,
     pair_bias: ArrayView | None,
     *,
-    head_columns: int,
     context: PrimaryContext | None,
 ) -> MappedAddresses:
     """Packer of a call's addresses for the front of the parameter block."""
-    of_keys = (config.k_map(x, head_columns) for x in (k, v))
-    maps = config.q_map(q), *of_keys, config.out_map(out)
+    maps = config.q_map(q), config.k_map(k), config.k_map(v), config.out_map(out)
     pair_map = config.pair_map(pair_bias) if config.converts and pair_bias else None
     return MappedAddresses(NAME, (*maps, pair_map), context=context)

@@ -27,30 +27,13 @@ class Maps(OperandRows):
     @abstractmethod
     def stored_queries(self) -> int: ...
 
-    @property
-    @abstractmethod
-    def reaches_past(self) -> bool: ...
-
     def q_map(self, q: ArrayView) -> TensorMap:
         """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
         return self.operand_map(q, self.block_queries, self.block_rows)
 
-    def k_map(self, k: ArrayView, head_columns: int = 0) -> TensorMap:
-        """The map of k or v [B, N, Lk, H, D], likewise; with `head_columns`
-        (H * D, Lk, 1, N, B).
-        """
-        made = self.operand_map(k, self.block_keys, self.block_rows)
-        if not head_columns:
-            return made
-        extents, strides = self.joined_axes(k)
-        return replace(made, extents=(head_columns * k.shape[3], *extents), strides=strides)
-
-    def head_columns(self, k: ArrayView, v: ArrayView) -> int:
-        """Columns from a head to the next where boxes of k and v reach past D into that one; 0
-        where they do not, as heads are not packed, or it makes a difference.
-        """
-        reach = self.reaches_past and all(x.strides[3] == 2 * self.head_dim for x in (k, v))
-        return self.head_dim if reach else 0
+    def k_map(self, k: ArrayView) -> TensorMap:
+        """The map of k or v [B, N, Lk, H, D], likewise."""
+        return self.operand_map(k, self.block_keys, self.block_rows)
 
     def out_map(self, out: ArrayView) -> TensorMap:
         """The map of out [B, N, Lq, H, D], likewise."""
@@ -87,9 +70,3 @@ class Maps(OperandRows):
         batch, _, heads, queries, _ = pair_bias.shape
         batches = batch if of_batch else 1
         return cls.described((queries, of_query), (heads, of_head), (1, 0), (batches, of_batch))
-
-    @classmethod
-    def joined_axes(cls, k: ArrayView) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The axes of `map_axes` where heads, packed, lie along D."""
-        axes = [(k.shape[i], k.strides[i]) for i in (2, 1, 0)]
-        return cls.described(axes[0], (1, 0), *axes[1:])

@@ -31,10 +31,6 @@ class StageMemory(StageRing):
 
     @property
     @abstractmethod
-    def finishes_stages(self) -> bool: ...
-
-    @property
-    @abstractmethod
     def mask_addends(self) -> bool: ...
 
     @property
@@ -112,6 +108,11 @@ class StageMemory(StageRing):
     def q_bytes(self) -> int:
         """Bytes of Q of a work."""
         return self.block_rows * self.q_row_bytes
+
+    @property
+    def q_loaded_bytes(self) -> int:
+        """Those of them that TMA brings."""
+        return self.block_rows * self.block_queries * self.box_row_bytes
 
     @property
     def output_at(self) -> int:
@@ -208,16 +209,9 @@ class StageMemory(StageRing):
         return self.again_at + self.again_bytes
 
     @property
-    def ready_at(self) -> int:
-        """Where the barriers of stages that consumers may read begin, behind `barriers_at`: others
-        than those of stages that are there only where mask warps finish them.
-        """
-        return 2 * BARRIER_BYTES * self.stages if self.finishes_stages else self.full_at
-
-    @property
     def q_full_at(self) -> int:
-        """The same of Q that is there."""
-        return (3 if self.finishes_stages else 2) * BARRIER_BYTES * self.stages
+        """Where the barrier of Q that is there is, behind `barriers_at`."""
+        return 2 * BARRIER_BYTES * self.stages
 
     @property
     def q_empty_at(self) -> int:

@@ -1,7 +1,5 @@
 """What the warps of ``ptx/evoformer_forward_sm90a.ptx`` do, and what each waits for."""
 
-from abc import abstractmethod
-
 from cuevo.kernels.forward_memory_sm90a import StageMemory
 
 __all__ = ["Roles"]
@@ -16,14 +14,6 @@ class Roles(StageMemory):
     cluster: int
     mask: str
     producer: str
-
-    @property
-    @abstractmethod
-    def sums_in_rows(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def mask_beside_k(self) -> bool: ...
 
     @property
     def consumers_ask(self) -> bool:
@@ -44,9 +34,9 @@ class Roles(StageMemory):
     @property
     def mask_warps(self) -> int:
         """Warps that see to it: one for each row N, or for two of four, which leaves a thread more
-        registers; none where the mask comes in tiles.
+        registers; none where the mask comes in tiles, or nothing is added.
         """
-        if not self.masked or self.consumers_ask:
+        if not self.adds_mask or self.consumers_ask:
             return 0
         return 2 if self.block_rows == 4 else self.block_rows
 
@@ -74,18 +64,11 @@ class Roles(StageMemory):
         return 4
 
     @property
-    def finishes_stages(self) -> bool:
-        """Whether mask warps write into a stage behind TMA."""
-        writes = self.sums_in_rows or self.mask_beside_k
-        return self.masked and writes and not self.consumers_ask
-
-    @property
     def stage_arrivals(self) -> int:
         """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
         and those that put the mask there.
         """
-        mask_lanes = 0 if self.finishes_stages else self.mask_arrivals
-        return 1 + mask_lanes
+        return 1 + self.mask_arrivals
 
     @property
     def stages_ahead(self) -> int:
@@ -110,4 +93,4 @@ class Roles(StageMemory):
     @property
     def asked_bytes(self) -> int:
         """Bytes of a stage that a consumer asks for."""
-        return self.stage_bytes + self.mask_stage_bytes
+        return self.loaded_bytes + self.mask_stage_bytes

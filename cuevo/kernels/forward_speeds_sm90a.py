@@ -22,22 +22,24 @@ and the other one hardly does: with a pair bias, and without.
 _CLUSTER_GAIN = (0.99, 1.03)
 """How many times as fast as single threadblocks clusters of two were measured to be, where L2 has
 time enough for both to read the pair bias, and where not: up to D 32 where it does not keep all
-tiles, above at odd multiples of 8.
+tiles.
 """
-_ASKING_GAIN = {"bf16": (1.06, 1.02, 0.92), "f16": (1.05, 1.05, 0.95)}
+_CLUSTER_GAIN_OF_24 = {"bf16": 1.07, "f16": 0.99}
+"""The same at D 24, where TMA is slow, by dtype."""
+_ASKING_GAIN = {"bf16": (1.06, 1.05, 1.02, 0.92), "f16": (1.05, 1.05, 1.05, 0.95)}
 """The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
-mask warps, by dtype: from `_MANY_KEYS` on up to D 16 and above, and of fewer keys or with a last
-tile of 64 queries, as a work has more to do before and behind its stages.
+mask warps, by dtype: from `_MANY_KEYS` on at D 16, 24 and 32, and of fewer keys or with a last tile
+of 64 queries, as a work has more to do before and behind its stages.
 """
-_MANY_KEYS = (256, 320)
-"""Up to D 16, and above."""
-_CONVERTING_GAIN = ((24, 1.02), (40, 0.97), (48, 0.97), (56, 1.03), (64, 0.94))
+_MANY_KEYS = (256, 256, 320)
+"""At D 16, 24 and 32."""
+_CONVERTING_GAIN = ((24, 1.02), (40, 1.03), (48, 1.0), (56, 1.03), (64, 0.94))
 _CONVERTING_GAIN_ELSEWHERE = 0.91
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
 """
-_ASKING_GAIN_OF_48 = 1.01
-"""The same of three rows N at D 48 that convert it, and ask."""
+_ASKING_GAIN_ABOVE_32 = 1.07
+"""The same of three rows N that convert it, and ask."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 """Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
@@ -72,14 +74,16 @@ def speed(shape: Shape, problem: Problem) -> float:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask:
         *of_dim, few = _ASKING_GAIN[problem.dtype]
-        dims = 0 if problem.head_dim <= 16 else 1
+        dims = 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
         short = problem.keys < _MANY_KEYS[dims] or 0 < problem.queries % 128 <= 64
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
         return few if short else of_dim[dims] * shared
     if shape.cluster == 1:
         return 1.0
-    busy = problem.head_dim % 16 == 8 if problem.head_dim > 32 else has_many_tiles(problem)
+    if problem.head_dim == 24:
+        return _CLUSTER_GAIN_OF_24[problem.dtype]
+    busy = problem.head_dim <= 32 and has_many_tiles(problem)
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
@@ -90,8 +94,8 @@ def can_convert(problem: Problem) -> bool:
 
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
-    if shape.consumers_ask and problem.head_dim == 48:
-        return _ASKING_GAIN_OF_48
+    if shape.consumers_ask and problem.head_dim > 32:
+        return _ASKING_GAIN_ABOVE_32
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.min_blocks == 1:

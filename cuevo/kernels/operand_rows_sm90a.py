@@ -18,7 +18,7 @@ class OperandRows:
 
     @property
     def row_elements(self) -> int:
-        """Elements of a row in shared memory: D, and zeros."""
+        """Elements of a row in shared memory: D, and behind them such as TMA leaves alone."""
         return next((x for x in (16, 32) if x >= self.head_dim), 64)
 
     @property
@@ -27,9 +27,19 @@ class OperandRows:
         return 2 * self.row_elements
 
     @property
+    def box_row_bytes(self) -> int:
+        """Bytes of a row that TMA brings, or takes."""
+        return 2 * self.head_dim
+
+    @property
     def k_steps(self) -> int:
         """Products of 16 k that make a score."""
         return ceil(self.head_dim / 16)
+
+    @property
+    def pads_k(self) -> bool:
+        """Whether these read 8 elements of a row behind D."""
+        return self.head_dim % 16 > 0
 
     @staticmethod
     def described(*axes: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -54,7 +64,7 @@ class OperandRows:
             x.pointer,
             (self.head_dim, *extents),
             strides,
-            (self.row_elements, positions, 1, rows, 1),
+            (self.head_dim, positions, 1, rows, 1),
             swizzle=self.row_bytes,
             l2_promotion=128,
         )

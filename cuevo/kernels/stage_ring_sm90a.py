@@ -28,6 +28,11 @@ class StageRing(ABC):
 
     @property
     @abstractmethod
+    def box_row_bytes(self) -> int:
+        """Those of them that TMA brings."""
+
+    @property
+    @abstractmethod
     def barriers_at(self) -> int:
         """Where the barriers begin."""
 
@@ -66,6 +71,12 @@ class StageRing(ABC):
     def stage_bytes(self) -> int:
         """Bytes of a stage."""
         return self.pair_at + self.pair_bytes
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of operands and pair bias that TMA brings to a stage."""
+        positions = self.block_rows * self.score_step[1]
+        return 2 * positions * self.box_row_bytes + self.pair_bytes
 
     @property
     def full_at(self) -> int:

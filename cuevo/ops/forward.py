@@ -238,7 +238,6 @@ def _add_mapped_launch(
     pair_bias = views.get("pair_bias")
     mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}
     mapped |= {"pair_map": "pair_bias"} if chosen.converts else {}
-    head_columns = chosen.head_columns(k, v) if place.knows_addresses else 0
     context = place.context if isinstance(place, DriverExecutor) else None
     plan = builder.plan
     # Two that follow a launch run beside each other, the longer one right behind it, but in a
@@ -263,7 +262,6 @@ def _add_mapped_launch(
             pair_tiles=views.get("pair_tiles"),
             first_query=part.first_query,
             blocks=part.blocks,
-            head_columns=head_columns,
         )
         builder.add_launch(
             kernel.NAME,
@@ -279,7 +277,6 @@ def _add_mapped_launch(
                 v,
                 views["out"],
                 pair_bias,
-                head_columns=head_columns,
                 context=context,
             ),
             queue=queue,

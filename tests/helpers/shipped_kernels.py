@@ -316,13 +316,13 @@ def memory_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     for pair in ("f16", "bf16", "f32"):
         both = bias_tiles_sm90.values(bias_tiles_sm90.Config(mask, pair=pair))
         yield f"bias-tiles-{mask}-{pair}", bias_tiles_sm90.NAME, both
-    for dtype, head_dim, width, last_queries, last_rows, pair in (
-        ("bf16", 8, 16, 0, 0, "none"),
-        ("f16", 32, 32, 0, 0, "f16"),
+    for dtype, head_dim, row_bytes, last_queries, last_rows, pair in (
+        ("bf16", 8, 32, 0, 0, "none"),
+        ("f16", 32, 64, 0, 0, "f16"),
         ("bf16", 48, 64, 64, 4, "f32"),
     ):
         maps = attention_maps_sm90a.Config(
-            head_dim, dtype, width, last_queries=last_queries, last_rows=last_rows, pair=pair
+            head_dim, dtype, row_bytes, last_queries=last_queries, last_rows=last_rows, pair=pair
         )
         name = f"maps-{dtype}-D{head_dim}" + ("" if pair == "none" else f"-tiles-{pair}")
         yield name, attention_maps_sm90a.NAME, attention_maps_sm90a.values(maps)

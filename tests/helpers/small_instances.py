@@ -11,7 +11,7 @@ QUERIES = "head_dim=32 side=queries mask=true pair=f16 sums=true dtype=f16"
 SMALL = "block_m=64 block_n=64 warp_m=32 warp_n=32"
 INSTANCES = [
     ("attention_delta_sm70", "head_dim=40 dtype=f16 block_heads=2"),
-    ("attention_maps_sm90a", "head_dim=24 dtype=f16 row_elements=32"),
+    ("attention_maps_sm90a", "head_dim=24 dtype=f16 row_bytes=64"),
     ("attention_maps_sm90a", "head_dim=48 last_queries=64 last_rows=4 pair=f32"),
     ("evoformer_backward_sm70", KEYS + " dtype=f16 block_stationary=32"),
     ("evoformer_backward_sm75", QUERIES + " block_stationary=32"),

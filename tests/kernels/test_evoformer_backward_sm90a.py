@@ -340,7 +340,7 @@ def test_its_architecture() -> None:
         (dict(side="queries", second=False), True),
         (dict(side="queries", second=False, queries=90), False),
         (dict(side="queries", second=False, head_dim=8), True),
-        (dict(side="queries", second=False, head_dim=24, queries=330), False),
+        (dict(side="queries", second=False, head_dim=24, queries=330), True),
     ],
     ids=str,
 )

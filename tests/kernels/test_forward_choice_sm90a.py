@@ -70,7 +70,9 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (33, 512, 32, False),  # eleven groups of three
         (2048, 2048, 32, True),  # in the place of clusters
         (256, 256, 32, False),
-        (16, 2048, 24, False),
+        (16, 2048, 24, True),
+        (48, 768, 40, True),
+        (48, 768, 48, True),
         (16, 2048, 64, False),
     ):
         case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
@@ -91,8 +93,8 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(rows=60), False),  # tiles cost less than they spare
         (dict(rows=48, head_dim=48, keys=768), True),
         (dict(rows=300, head_dim=48), True),  # by three rows, which share it
-        (dict(rows=300, head_dim=48, mask="none"), False),
-        (dict(rows=300, head_dim=24), True),
+        (dict(rows=300, head_dim=48, pair_mapped=False), False),
+        (dict(rows=300, head_dim=24), False),
         (dict(pair="f32"), False),
         (dict(pair="none"), False),
         (dict(pair_mapped=False), False),
@@ -382,7 +384,6 @@ def test_zero_and_negative_strides_are_for_other_variants() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (dict(head_dim=24), "mask warps write"),
         (dict(parts=4), "are not multiples of 16 keys"),
         (dict(stages=9), "bytes of shared memory"),
         (dict(again_words=3), "again_words must be a power of two"),

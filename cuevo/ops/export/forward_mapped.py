@@ -45,9 +45,8 @@ _COLUMNS = Columns(
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
     stored_queries=lambda c: c.stored_queries,
-    row_elements=lambda c: c.row_elements,
+    row_bytes=lambda c: c.row_bytes,
     line_heads=lambda c: c.line_heads,
-    reaches_past=lambda c: c.reaches_past,
     is_f16=lambda c: c.dtype == "f16",
     consumers_ask=lambda c: c.consumers_ask,
     converts=lambda c: c.converts,
@@ -161,16 +160,6 @@ def formulas() -> Iterator[str]:
         "map_axes", "const cuevo_array *source", lambda: [*chain(*_KERNEL.Config.map_axes(array))]
     )
     yield values_function(
-        "joined_axes",
-        "const cuevo_array *source",
-        lambda: [*chain(*_KERNEL.Config.joined_axes(array))],
-    )
-    yield number_function(
-        "head_columns",
-        f"{_COLUMNS.parameter}, const problem *x, const cuevo_array *k, const cuevo_array *v",
-        lambda: config().head_columns(array_in_c("k"), array_in_c("v")),
-    )
-    yield values_function(
         "pair_axes",
         "const cuevo_array *source",
         lambda: [*chain(*_KERNEL.Config.pair_axes(array))],
@@ -178,11 +167,10 @@ def formulas() -> Iterator[str]:
     names = ("out", "mask_bias", "pair_tiles", "lse")
     arrays = {name: array_in_c(name) for name in names}
     first: Any = input_int("first_query")
-    of_head: Any = input_int("head_columns")
     yield fields_function(
         "mapped_fields",
         f"{given}, const int64_t *slices, {declared(names)}, cuevo_type type, double scale, "
-        "int64_t first_query, int64_t head_columns",
+        "int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
             config(dtype=dtype_in_c("type"), **known),
@@ -191,7 +179,6 @@ def formulas() -> Iterator[str]:
             scale=float_in_c("scale"),
             first_query=first,
             blocks=blocks,
-            head_columns=of_head,
         ),
     )
     pair, tiles = array_in_c("pair_bias"), array_in_c("tiles")

@@ -160,7 +160,7 @@ def _units(
     address = b.address(b.operand(index), ".shared")
 
     def find(box: Box, lanes: AnyArray, thread: tuple[int, int]) -> AnyArray:
-        size = box.map.box_bytes
+        size = box.map.shared_bytes
         first = int(first_of(np.full(machine.shape, size, np.uint32), lanes)[thread])
         units: AnyArray = first + box.offsets(int(address()[thread])) // UNIT
         if int(units.min()) < first or int(units.max()) >= first + size // UNIT:

@@ -69,7 +69,9 @@ class Box:
 
     def offsets(self, address: int) -> AnyArray:
         """Bytes from shared `address` to where each unit of 16 is."""
-        places = address + np.arange(0, self.map.box_bytes, UNIT)
+        rows = np.arange(0, self.map.shared_bytes, self.map.row_bytes)
+        of_row = np.arange(0, self.map.box_bytes // len(rows), UNIT)
+        places = address + np.add.outer(rows, of_row).ravel()
         if self.map.swizzle:
             span = self.map.swizzle // UNIT
             places = places ^ (places // _PATTERN % span * UNIT)

@@ -1,11 +1,9 @@
 """The planner in C beside Python's plans: the same launches, byte for byte."""
 
 import ctypes
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
-from cuevo.ops.export.selection import Selection
 
 
 def backward_of(
@@ -246,24 +243,6 @@ def test_who_makes_tiles(
     if kind == "f16" and kernels == [FORWARD]:
         kernels = [TILES, *kernels]  # it has no registers to convert at these head dims
     assert [each.kernel for each in on_hopper(planner, views)] == kernels
-
-
-@pytest.mark.unit
-def test_boxes_reach_into_the_next_head_where_heads_are_packed(tmp_path: Path) -> None:
-    kinds = (("forward",), (24, 48), ("bf16",), ("sm_90a",), ("own",), ("own",))
-    planner = c_planner.compile_planner(Selection(*kinds), tmp_path)
-    for head_dim, order in itertools.product((24, 48), ((0, 1, 2, 3, 4), (0, 1, 3, 2, 4))):
-        drawing, shape = Drawing(0), (1, 16, 1024, 4, head_dim)
-        views = {name: drawing.array(shape, "bf16", order) for name in "qkv"}
-        for name, of_bias in (
-            ("mask_bias", (1, 16, 1, 1, 1024)),
-            ("pair_bias", (1, 1, 4, 1024, 1024)),
-            ("out", shape),
-        ):
-            views[name] = drawing.array(of_bias, "bf16", (0, 1, 2, 3, 4))
-        (launch,) = on_hopper(planner, views)
-        packed = launch.config.head_columns(views["k"], views["v"])
-        assert packed == (head_dim if order[3] == 3 else 0)
 
 
 def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:

@@ -50,16 +50,16 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
                       CUEVO_FIRST);
 }
 
-/* Writes the tensor map of an array at `map`, whose contiguous axis has `extent` elements and whose others have these extents and
- * strides, of boxes of so many columns, positions and rows, swizzled over columns. */
-static cuevo_status encode_axes(unsigned char *map, const cuevo_array *x, int64_t extent, const int64_t axes[8],
+/* Writes the tensor map of an array at `map`, whose axes but for the contiguous one have these extents and strides, of boxes of so many
+ * columns, positions and rows, swizzled over row_bytes. */
+static cuevo_status encode_axes(unsigned char *map, const cuevo_array *x, const int64_t axes[8], int64_t row_bytes,
                                 int64_t columns, int64_t positions, int64_t rows, cuevo_encoder encoder)
 {
     uint64_t extents[5], strides[4];
     uint32_t box[5] = {0, 0, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    const int swizzle = columns == 16 ? MAP_SWIZZLE_32 : columns == 32 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
+    const int swizzle = row_bytes == 32 ? MAP_SWIZZLE_32 : row_bytes == 64 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
     int i;
-    extents[0] = (uint64_t)extent;
+    extents[0] = (uint64_t)x->shape[4];
     for (i = 0; i < 4; i++) {
         extents[i + 1] = (uint64_t)axes[i];
         strides[i] = (uint64_t)axes[4 + i];
@@ -79,18 +79,7 @@ static cuevo_status encode(unsigned char *map, const mapped_config *c, const cue
 {
     int64_t axes[8];
     map_axes(axes, x);
-    return encode_axes(map, x, x->shape[4], axes, c->row_elements, positions, rows, encoder);
-}
-
-/* The same of k or v where heads lie side by side along its first axis, so many columns each; 0: they do not. */
-static cuevo_status encode_keys(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t columns,
-                                cuevo_encoder encoder)
-{
-    int64_t axes[8];
-    if (columns == 0)
-        return encode(map, c, x, c->block_keys, c->block_rows, encoder);
-    joined_axes(axes, x);
-    return encode_axes(map, x, columns * x->shape[3], axes, c->row_elements, c->block_keys, c->block_rows, encoder);
+    return encode_axes(map, x, axes, c->row_bytes, x->shape[4], positions, rows, encoder);
 }
 
 /* The same of the pair bias, for a kernel that converts it. */
@@ -98,7 +87,7 @@ static cuevo_status encode_pair(unsigned char *map, const mapped_config *c, cons
 {
     int64_t axes[8];
     pair_axes(axes, x);
-    return encode_axes(map, x, x->shape[4], axes, c->block_keys, c->block_queries, 1, encoder);
+    return encode_axes(map, x, axes, 2 * c->block_keys, c->block_keys, c->block_queries, 1, encoder);
 }
 
 /* The tiling for a problem that a kernel with tensor maps serves, and faster than another one; or null. */
@@ -237,15 +226,14 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         const int i = together ? 1 - n : n;
         const mapped_config *c = i ? low : whole;
         const int64_t blocks = i && of_last ? of_last : arch->multiprocessors - of_last;
-        const int64_t columns = head_columns(c, x, &f->k, &f->v);
         int64_t slices[4];
         evoformer_forward_sm90a_params p;
         memset(&p, 0, sizeof p);
         if ((status = encode(p.q_map, c, &f->q, c->block_queries, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "q");
-        if ((status = encode_keys(p.k_map, c, &f->k, columns, encoder)) != CUEVO_OK)
+        if ((status = encode(p.k_map, c, &f->k, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "k");
-        if ((status = encode_keys(p.v_map, c, &f->v, columns, encoder)) != CUEVO_OK)
+        if ((status = encode(p.v_map, c, &f->v, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
             return wrong(plan, status, "v");
         if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, encoder)) != CUEVO_OK)
             return wrong(plan, status, "out");
@@ -253,7 +241,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
             return wrong(plan, status, "pair_bias");
         mapped_slices(slices, c, &part[i], blocks);
         status = mapped_fields(&p, c, &part[i], slices, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
-                               i ? x->queries - rest : 0, columns);
+                               i ? x->queries - rest : 0);
         if (status != CUEVO_OK)
             return status;
         status = add_launch(plan, (uint32_t)c->kernel, mapped_blocks(c, &part[i], blocks, slices), c->threads,
