@@ -299,72 +299,78 @@ def _attention_maps(
     made = np.empty(nbytes + 128, np.uint8)
     made = made[-made.ctypes.data % 128 :][:nbytes]
     views = [view(x) for x in (q, k, v, made)]
-    tiles: dict[str, int | float] | None = None
-    pairs: Pairs = {}
-    if config.pair != "none":
-        own = pair_tiles_sm90.Config(config.pair, config.block_keys)
-        of_tiles, pairs = _tiles_problem(own, rng, own.block_keys + _UNALIGNED + 1)
-        tiles = pair_tiles_sm90.parameters(**of_tiles, bias_scale=2.0)
-        views += of_tiles.values()
-    values = module.parameters(expected[:3], to=made.ctypes.data, tiles=tiles)
-    grid = config.grid(prod(views[-1].shape[:4]) if tiles else 0)
-    _launch(module, config, place, grid, values, views)
     encoded = b"".join(each.encode_for_executor() for each in expected)
     bytes_of = np.frombuffer(encoded, np.uint8).astype(np.float64)
-    yield {"maps": (made.astype(np.float32), bytes_of), **_seen(pairs)}
+    own = pair_tiles_sm90.Config(config.pair, config.block_keys)
+    for of_tiles, pairs in _tiles_problems(own, rng, own.block_keys + _UNALIGNED + 1):
+        tiles = pair_tiles_sm90.parameters(**of_tiles, bias_scale=2.0) if of_tiles else None
+        values = module.parameters(expected[:3], to=made.ctypes.data, tiles=tiles)
+        grid = config.grid(prod(of_tiles["pair_tiles"].shape[:4]) if of_tiles else 0)
+        _launch(module, config, place, grid, values, [*views, *of_tiles.values()])
+        yield {"maps": (made.astype(np.float32), bytes_of), **_seen(pairs)}
 
 
 def _bias_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
-    # Of an even number of keys, so that two elements of the pair bias are read at a time.
-    rows, keys = config.block_rows + 1, config.threads + _UNALIGNED + 1
-    mask = _mask(rng, (2, rows, 1, 1, keys), config.mask)
-    tiles = np.empty(config.shape(view(mask)), np.uint8)
-    views = {"mask_bias": view(mask), "mask_tiles": view(tiles)}
-    of_pair: dict[str, ArrayView] = {}
-    pairs: Pairs = {}
-    if config.pair != "none":
-        of_pair, pairs = _tiles_problem(
-            pair_tiles_sm90.Config(config.pair, config.block_keys), rng, keys
-        )
-    views |= of_pair
-    values = module.parameters(config, **views, bias_scale=2.0)
-    grid = config.grid(tiles.shape, of_pair["pair_tiles"].shape if of_pair else None)
-    _launch(module, config, place, grid, values, views.values())
-    exact = reference.additive(mask)[:, :, 0, 0]
-    if config.added:
-        # Behind a flag, each key's number: a lane's columns of all tiles of 8 keys, lane by lane.
-        lanes = tiles[..., 16:].view(np.float32).reshape(*tiles.shape[:-1], 4, -1, 2)
-        numbers = lanes.swapaxes(-2, -3).reshape(*tiles.shape[:-1], -1)
-        exact = exact * log2(e) + RAISED
-    else:
-        # Of each key numbers whose sum is its mask, and another.
-        apart = tiles.view(BFLOAT16).reshape(*tiles.shape[:-1], -1, 8)
-        numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
-        exact = 2 * exact
-    found = numbers.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], -1)
-    found = found[:, :rows, :keys].astype(np.float32)
-    yield _seen({"mask_tiles": (found, exact), **pairs})
+    rows = config.block_rows + 1
+    of_pairs = pair_tiles_sm90.Config(config.pair, config.block_keys)
+    for of_pair, pairs in _tiles_problems(of_pairs, rng, config.threads + _UNALIGNED + 1):
+        keys = of_pair["pair_bias"].shape[4] if of_pair else config.threads + _UNALIGNED
+        mask = _mask(rng, (2, rows, 1, 1, keys), config.mask)
+        tiles = np.empty(config.shape(view(mask)), np.uint8)
+        views = {"mask_bias": view(mask), "mask_tiles": view(tiles)} | of_pair
+        values = module.parameters(config, **views, bias_scale=2.0)
+        grid = config.grid(tiles.shape, of_pair["pair_tiles"].shape if of_pair else None)
+        _launch(module, config, place, grid, values, views.values())
+        exact = reference.additive(mask)[:, :, 0, 0]
+        if config.added:
+            # Behind a flag, each key's number: a lane's columns of all tiles of 8 keys, lane by
+            # lane.
+            lanes = tiles[..., 16:].view(np.float32).reshape(*tiles.shape[:-1], 4, -1, 2)
+            numbers = lanes.swapaxes(-2, -3).reshape(*tiles.shape[:-1], -1)
+            exact = exact * log2(e) + RAISED
+        else:
+            # Of each key numbers whose sum is its mask, and another.
+            apart = tiles.view(BFLOAT16).reshape(*tiles.shape[:-1], -1, 8)
+            numbers = apart[..., :3].astype(np.float64).sum(axis=-1)
+            exact = 2 * exact
+        found = numbers.swapaxes(1, 2).reshape(tiles.shape[0], tiles.shape[2], -1)
+        found = found[:, :rows, :keys].astype(np.float32)
+        yield _seen({"mask_tiles": (found, exact), **pairs})
 
 
 def _pair_tiles(
     module: Any, config: Any, place: SimExecutor, rng: np.random.Generator
 ) -> Iterator[Pairs]:
     # Of two tiles of keys one is whole, with rows of which two elements are read at a time.
-    views, pairs = _tiles_problem(config, rng, config.block_keys + _UNALIGNED + 1)
-    values = module.parameters(**views, bias_scale=2.0)
-    grid = config.grid(views["pair_tiles"].shape)
-    _launch(module, config, place, grid, values, views.values())
-    yield _seen(pairs)
+    for views, pairs in _tiles_problems(config, rng, config.block_keys + _UNALIGNED + 1):
+        values = module.parameters(**views, bias_scale=2.0)
+        grid = config.grid(views["pair_tiles"].shape)
+        _launch(module, config, place, grid, values, views.values())
+        yield _seen(pairs)
+
+
+def _tiles_problems(
+    config: pair_tiles_sm90.Config, rng: np.random.Generator, keys: int
+) -> Iterator[tuple[dict[str, ArrayView], Pairs]]:
+    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles. An
+    even number of keys, so that two elements are read at a time; rows at multiples of 16 bytes;
+    elements of a row that do not lie side by side. Or once nothing, where there is no pair bias.
+    """
+    if config.pair == "none":
+        yield {}, {}
+        return
+    even = _normal(rng, (2, 1, HEADS, 64 + _UNALIGNED, keys), config.pair)
+    aligned = _normal(rng, (2, 1, HEADS, 64 + _UNALIGNED, padded(keys, 8)), config.pair)
+    for source in (even, aligned, even.swapaxes(3, 4).copy().swapaxes(3, 4)):
+        yield _tiles_problem(config, source)
 
 
 def _tiles_problem(
-    config: pair_tiles_sm90.Config, rng: np.random.Generator, keys: int
+    config: pair_tiles_sm90.Config, source: Array
 ) -> tuple[dict[str, ArrayView], Pairs]:
-    """A pair bias and memory for its tiles; and these, beside what twice the bias is in tiles."""
-    queries = 64 + _UNALIGNED
-    source = _normal(rng, (2, 1, HEADS, queries, keys), config.pair)
+    queries, keys = source.shape[3:]
     tiles = np.empty(config.shape(view(source), 64), np.float32)
     key_tiles = tiles.shape[2]
     whole = np.zeros((2, HEADS, 128, key_tiles * config.block_keys))

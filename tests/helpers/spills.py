@@ -76,7 +76,7 @@ def objections(kernel: ModuleType, config: Any, arch: str) -> tuple[list[str], b
         found = cubin.resources
         if (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0):
             break
-    declared = sum(map(int, re.findall(r"^\.shared .*\[(\d+)\];", rendered.text, re.MULTILINE)))
+    declared = sum(map(int, re.findall(r"^ *\.shared .*\[(\d+)\];", rendered.text, re.MULTILINE)))
     wrong = []
     if (found.spill_stores, found.spill_loads, found.stack) != (0, 0, 0):
         wrong.append("it spills")
