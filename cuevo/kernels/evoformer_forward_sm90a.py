@@ -400,14 +400,16 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
-        converting = replace(shape, converts=True, stages=max(shape.stages, 5))
+        converting = [replace(shape, converts=True, stages=6)]
         if 8 < problem.head_dim <= 32:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(asking)
-            converting = replace(asking, converts=True, stages=6)
+            converting = [replace(asking, converts=True, stages=7)]
+            if problem.head_dim == 24:
+                converting.append(replace(shape, converts=True, stages=7))
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
-            shapes += [converting, small, replace(small, m_tiles=1)]
+            shapes += [*converting, small, _low(small)]
             if problem.head_dim in (40, 48) and problem.mask != "none":
                 shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
@@ -462,6 +464,8 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
 
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
+    if config.min_blocks > 1:
+        return replace(config, m_tiles=1, stages=max(config.stages, 5))
     if config.consumers_ask or (config.block_rows, config.stages) != (3, 5):
         return replace(config, m_tiles=1)
     return replace(config, m_tiles=1, block_rows=4, stages=6)
