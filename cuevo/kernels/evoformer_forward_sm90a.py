@@ -385,7 +385,7 @@ SHAPES = (
 _ASKING_ABOVE_32 = Config(
     48, block_rows=3, stages=5, continues=True, producer="consumer", converts=True
 )
-"""At D 40 and 48, where there is room for a third row N if consumers ask for what they convert."""
+"""At D 40 and 48, where there is room for a third row N if consumers ask for boxes."""
 _LEAST_SHARE = 0.7
 """Of the time of a threadblock's rows N, what it takes where few of them exist."""
 
@@ -410,7 +410,9 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [*converting, small, _low(small)]
-            if problem.head_dim in (40, 48) and problem.mask != "none":
+        if problem.head_dim in (40, 48):
+            shapes.append(replace(_ASKING_ABOVE_32, converts=False, stages=4))
+            if can_convert(problem) and problem.mask != "none":
                 shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
         yield adapt(each, problem), speed(each, problem)

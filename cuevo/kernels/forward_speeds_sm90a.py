@@ -38,8 +38,8 @@ _CONVERTING_GAIN_ELSEWHERE = 0.91
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
 """
-_ASKING_GAIN_ABOVE_32 = 1.07
-"""The same of three rows N that convert it, and ask."""
+_ASKING_GAIN_ABOVE_32 = ((1.06, 1.05), (1.09, 1.07))
+"""The same of three rows N that ask, with tiles and converting, at D 40 and 48."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 """Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
@@ -72,6 +72,8 @@ def speed(shape: Shape, problem: Problem) -> float:
     """
     if shape.converts:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
+    if shape.consumers_ask and problem.head_dim > 32:
+        return _ASKING_GAIN_ABOVE_32[0 if problem.head_dim == 40 else 1][0]
     if shape.consumers_ask:
         *of_dim, few = _ASKING_GAIN[problem.dtype]
         dims = 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
@@ -95,7 +97,7 @@ def can_convert(problem: Problem) -> bool:
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
     if shape.consumers_ask and problem.head_dim > 32:
-        return _ASKING_GAIN_ABOVE_32
+        return _ASKING_GAIN_ABOVE_32[0 if problem.head_dim == 40 else 1][1]
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.min_blocks == 1:

@@ -108,6 +108,9 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         dict(block_rows=2, stages=3, sums="added", **ASKING),
     ),
     (RAW, dict(block_rows=4, stages=6, blocks=1, **ASKING, **CONVERTING)),
+    (replace(RAW, head_dim=24), dict(block_rows=4, stages=7, **ASKING, **CONVERTING)),
+    (replace(RAW, rows=4, head_dim=40), dict(block_rows=3, stages=5, **ASKING, **CONVERTING)),
+    (replace(LONG, rows=4, head_dim=48), dict(block_rows=3, stages=4, **ASKING)),
     (
         replace(RAW, keys=160, mask="none", head_dim=16),
         dict(block_rows=4, stages=4, sums="added", **ASKING, **CONVERTING),
@@ -238,7 +241,7 @@ def asked_by_consumers() -> Iterator[tuple[Case, dict[str, Any]]]:
         settings |= dict(sums=("column", "added")[case.seed % 2], blocks=(132, 2)[case.seed % 2])
         problem = problem_of(case)
         config = Config(case.head_dim, case.dtype, mask=problem.mask, pair=problem.pair, **settings)
-        if case.head_dim <= 32 and not kernel_90a.violations(config, SM_90A, problem):
+        if case.head_dim <= 48 and not kernel_90a.violations(config, SM_90A, problem):
             yield case, settings
 
 

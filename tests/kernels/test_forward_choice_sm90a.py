@@ -73,6 +73,7 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (16, 2048, 24, True),
         (48, 768, 40, True),
         (48, 768, 48, True),
+        (300, 768, 48, True),  # with tiles
         (16, 2048, 64, False),
     ):
         case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
@@ -92,7 +93,8 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(rows=1), True),
         (dict(rows=60), False),  # tiles cost less than they spare
         (dict(rows=48, head_dim=48, keys=768), True),
-        (dict(rows=300, head_dim=48), True),  # by three rows, which share it
+        (dict(rows=100, head_dim=48), True),  # by three rows, which share it
+        (dict(rows=300, head_dim=48), False),
         (dict(rows=300, head_dim=48, pair_mapped=False), False),
         (dict(rows=300, head_dim=24), False),
         (dict(pair="f32"), False),
