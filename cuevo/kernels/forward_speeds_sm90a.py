@@ -39,7 +39,7 @@ _CONVERTING_GAIN_ELSEWHERE = 0.91
 many rows N share what tiles cost.
 """
 _ASKING_GAIN_ABOVE_32 = ((1.06, 1.05), (1.09, 1.07))
-"""The same of three rows N that ask, with tiles and converting, at D 40 and 48."""
+"""The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 """Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
@@ -73,7 +73,7 @@ def speed(shape: Shape, problem: Problem) -> float:
     if shape.converts:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask and problem.head_dim > 32:
-        return _ASKING_GAIN_ABOVE_32[0 if problem.head_dim == 40 else 1][0]
+        return _asking_gain_above_32(problem)[0]
     if shape.consumers_ask:
         *of_dim, few = _ASKING_GAIN[problem.dtype]
         dims = 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
@@ -89,6 +89,11 @@ def speed(shape: Shape, problem: Problem) -> float:
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
+def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:
+    of_40, of_48 = _ASKING_GAIN_ABOVE_32
+    return of_40 if problem.head_dim == 40 else of_48
+
+
 def can_convert(problem: Problem) -> bool:
     """Whether there are kernels that convert the pair bias, if a tensor map can describe it."""
     narrow = problem.pair in ("f16", "bf16")
@@ -97,7 +102,7 @@ def can_convert(problem: Problem) -> bool:
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
     if shape.consumers_ask and problem.head_dim > 32:
-        return _ASKING_GAIN_ABOVE_32[0 if problem.head_dim == 40 else 1][1]
+        return _asking_gain_above_32(problem)[1]
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.min_blocks == 1:

@@ -341,6 +341,7 @@ def test_its_architecture() -> None:
         (dict(side="queries", second=False, queries=90), False),
         (dict(side="queries", second=False, head_dim=8), True),
         (dict(side="queries", second=False, head_dim=24, queries=330), True),
+        (dict(side="queries", second=False, head_dim=24, queries=130), False),
     ],
     ids=str,
 )

@@ -95,6 +95,7 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (dict(rows=48, head_dim=48, keys=768), True),
         (dict(rows=100, head_dim=48), True),  # by three rows, which share it
         (dict(rows=300, head_dim=48), False),
+        (dict(rows=300, head_dim=48, mask="none"), False),
         (dict(rows=300, head_dim=48, pair_mapped=False), False),
         (dict(rows=300, head_dim=24), False),
         (dict(pair="f32"), False),

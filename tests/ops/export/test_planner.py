@@ -1,9 +1,11 @@
 """The planner in C beside Python's plans: the same launches, byte for byte."""
 
 import ctypes
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
+from cuevo.ops.export.selection import Selection
 
 
 def backward_of(
@@ -243,6 +246,26 @@ def test_who_makes_tiles(
     if kind == "f16" and kernels == [FORWARD]:
         kernels = [TILES, *kernels]  # it has no registers to convert at these head dims
     assert [each.kernel for each in on_hopper(planner, views)] == kernels
+
+
+@pytest.mark.unit
+def test_boxes_that_are_narrower_than_their_swizzle(tmp_path: Path) -> None:
+    dims = (24, 40, 48)
+    kinds = (("forward",), dims, ("bf16",), ("sm_90a",), ("own",), ("own",))
+    planner = c_planner.compile_planner(Selection(*kinds), tmp_path)
+    orders = ((0, 1, 2, 3, 4), (0, 1, 3, 2, 4))
+    for head_dim, order, rows in itertools.product(dims, orders, (16, 400)):
+        drawing, shape = Drawing(0), (1, rows, 1024, 4, head_dim)
+        views = {name: drawing.array(shape, "bf16", order) for name in "qkv"}
+        for name, of_bias in (
+            ("mask_bias", (1, rows, 1, 1, 1024)),
+            ("pair_bias", (1, 1, 4, 1024, 1024)),
+            ("out", shape),
+        ):
+            views[name] = drawing.array(of_bias, "bf16", (0, 1, 2, 3, 4))
+        *_, last = on_hopper(planner, views)
+        assert last.kernel == FORWARD
+        assert last.config.k_map(views["k"]).box[0] == head_dim < last.config.row_elements
 
 
 def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
