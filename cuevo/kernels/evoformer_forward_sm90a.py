@@ -403,16 +403,14 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
         converting = [replace(shape, converts=True, stages=6)]
         if 8 < problem.head_dim <= 32:
             asking = replace(shape, producer="consumer", block_rows=4)
-            shapes.append(asking)
-            converting = [replace(asking, converts=True, stages=7)]
-            if problem.head_dim == 24:
-                converting.append(replace(shape, converts=True, stages=7))
+            shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
+            converting = [replace(x, converts=True, stages=7) for x in (asking, shape)]
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [*converting, small, _low(small)]
         if problem.head_dim in (40, 48):
             shapes.append(replace(_ASKING_ABOVE_32, converts=False, stages=4))
-            if can_convert(problem) and problem.mask != "none":
+            if can_convert(problem):
                 shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
         yield adapt(each, problem), speed(each, problem)

@@ -10,11 +10,13 @@ from cuevo.kernels.forward_works_sm90a import has_many_tiles
 
 __all__ = ["can_convert", "prefers_lower_variant", "speed"]
 
-_LEAST_SCORES, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**20
-"""From which on it runs unasked; the latter where rows N are few, keys many enough for small
-threadblocks to be faster, and the pair bias is converted.
+_LEAST_SCORES, _LEAST_SCORES_OF_SOME_ROWS, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**24, 2**20
+"""From which on it runs unasked; the others where it takes the host no longer than
+``evoformer_forward_sm80``: where that one would have the pair bias packed, or above D 32 rows N are
+so few that this one converts it; and where they are fewer still, and keys many enough for small
+threadblocks to be faster.
 """
-_FEW_ROWS, _KEYS_OF_FEW_ROWS = 8, 256
+_SOME_ROWS, _FEW_ROWS, _KEYS_OF_FEW_ROWS = 24, 8, 256
 _GAIN, _GAIN_WITHOUT_PAIR = 1.4, 1.25
 """How many times as fast as ``evoformer_forward_sm80`` it was measured to be where it pads queries
 and the other one hardly does: with a pair bias, and without.
@@ -33,11 +35,21 @@ of 64 queries, as a work has more to do before and behind its stages.
 """
 _MANY_KEYS = (256, 256, 320)
 """At D 16, 24 and 32."""
-_CONVERTING_GAIN = ((24, 1.02), (40, 1.03), (48, 1.0), (56, 1.03), (64, 0.94))
+_CONVERTING_GAIN = (
+    (16, 0.97),
+    (24, 1.02),
+    (32, 0.96),
+    (40, 1.03),
+    (48, 1.0),
+    (56, 1.03),
+    (64, 0.94),
+)
 _CONVERTING_GAIN_ELSEWHERE = 0.91
 """The same of a pair bias that is converted beside the scores of each row N, by head dim, where
 many rows N share what tiles cost.
 """
+_CONVERTING_BESIDE_ASKING = 0.99
+"""Of that, what three rows N that have a producer reach beside four that ask: up to D 32."""
 _ASKING_GAIN_ABOVE_32 = ((1.06, 1.05), (1.09, 1.07))
 """The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
@@ -75,18 +87,29 @@ def speed(shape: Shape, problem: Problem) -> float:
     if shape.consumers_ask and problem.head_dim > 32:
         return _asking_gain_above_32(problem)[0]
     if shape.consumers_ask:
-        *of_dim, few = _ASKING_GAIN[problem.dtype]
-        dims = 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
-        short = problem.keys < _MANY_KEYS[dims] or 0 < problem.queries % 128 <= 64
+        many, few = _asking_gain(problem)
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
-        return few if short else of_dim[dims] * shared
+        return few if _is_short(problem) else many * shared
     if shape.cluster == 1:
         return 1.0
     if problem.head_dim == 24:
         return _CLUSTER_GAIN_OF_24[problem.dtype]
     busy = problem.head_dim <= 32 and has_many_tiles(problem)
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
+
+
+def _dims(problem: Problem) -> int:
+    return 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
+
+
+def _asking_gain(problem: Problem) -> tuple[float, float]:
+    *of_dim, few = _ASKING_GAIN[problem.dtype]
+    return of_dim[_dims(problem)], few
+
+
+def _is_short(problem: Problem) -> bool:
+    return problem.keys < _MANY_KEYS[_dims(problem)] or 0 < problem.queries % 128 <= 64
 
 
 def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:
@@ -105,8 +128,11 @@ def _converting_gain(shape: Shape, problem: Problem) -> float:
         return _asking_gain_above_32(problem)[1]
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
+    if shape.consumers_ask:
+        many, few = _asking_gain(problem)
+        return gain * few / many if _is_short(problem) else gain
     if shape.min_blocks == 1:
-        return gain
+        return gain * (_CONVERTING_BESIDE_ASKING if 8 < problem.head_dim <= 32 else 1.0)
     two, one = _SMALL_GAIN[0] if problem.head_dim <= 32 else _SMALL_GAIN[1]
     return gain * (two if shape.m_tiles == 2 else one)
 
@@ -118,7 +144,10 @@ def prefers_lower_variant(problem: Problem, arch: Architecture) -> bool:
     """
     few = problem.rows <= _FEW_ROWS and problem.keys >= _KEYS_OF_FEW_ROWS
     converted = can_convert(problem) and problem.pair_mapped
-    least = _LEAST_SCORES_OF_FEW_ROWS if few and converted else _LEAST_SCORES
+    some = converted and problem.head_dim > 32 and problem.rows <= _SOME_ROWS
+    packed = problem.pair in ("f16", "bf16") and not problem.pair_mapped
+    usual = _LEAST_SCORES_OF_SOME_ROWS if some or packed else _LEAST_SCORES
+    least = _LEAST_SCORES_OF_FEW_ROWS if few and converted else usual
     if problem.scores < least or (problem.pair == "none" and problem.rows == 1):
         return True
     tiles, rest = divmod(problem.queries, 64)

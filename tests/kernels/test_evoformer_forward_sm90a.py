@@ -427,3 +427,15 @@ def test_the_assembler_waits_for_no_product_by_itself(dtype: str, continues: boo
         objections(kernel_90a, part.config, "sm_90a") for part in kernel_90a.parts(config, problem)
     ]
     assert found == [([], False)] * 2
+
+
+@kernel
+@pytest.mark.parametrize("mask", ["none", "bf16"])
+@pytest.mark.parametrize("head_dim", [16, 24, 32, 40, 48, 56, 64])
+def test_no_candidate_spills(head_dim: int, mask: str) -> None:
+    problem = replace(PROBLEM, rows=12, queries=512, keys=512, head_dim=head_dim, mask=mask)
+    offered = [config for config, _ in kernel_90a.candidates(problem)]
+    legal = [config for config in offered if not kernel_90a.violations(config, SM_90A, problem)]
+    assert any(config.converts for config in legal)
+    found = [objections(kernel_90a, config, "sm_90a") for config in legal]
+    assert found == [([], False)] * len(legal)

@@ -91,11 +91,15 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
     [
         (dict(), True),
         (dict(rows=1), True),
+        (dict(rows=24, keys=1024, queries=1024), True),
+        (dict(rows=24, keys=1024, queries=1024, mask="none"), True),
+        (dict(rows=12, keys=512, queries=512), True),  # by three rows with a producer
         (dict(rows=60), False),  # tiles cost less than they spare
         (dict(rows=48, head_dim=48, keys=768), True),
         (dict(rows=100, head_dim=48), True),  # by three rows, which share it
         (dict(rows=300, head_dim=48), False),
         (dict(rows=300, head_dim=48, mask="none"), False),
+        (dict(rows=48, head_dim=48, keys=768, mask="none"), True),
         (dict(rows=300, head_dim=48, pair_mapped=False), False),
         (dict(rows=300, head_dim=24), False),
         (dict(pair="f32"), False),
@@ -170,6 +174,8 @@ def test_one_row_has_small_threadblocks(
         (dict(dtype="f16", mask="f16", pair="f16"), False),  # it would spill
         (dict(head_dim=16, dtype="f16", mask="f16", pair="f16"), True),
         (dict(rows=9, queries=256), False),
+        (dict(rows=9, queries=256, head_dim=48), True),
+        (dict(rows=9, queries=224, head_dim=48), False),
     ],
     ids=str,
 )
@@ -196,6 +202,9 @@ def test_a_short_call_of_few_rows_runs_unasked_where_no_tiles_are_made(
         (dict(pair="none", rows=1, queries=8192), False),
         (dict(rows=1, queries=8192), True),
         (dict(rows=32), False),
+        (dict(rows=32, pair_mapped=False), True),
+        (dict(rows=28, pair_mapped=False), False),
+        (dict(rows=32, pair="f32", pair_mapped=False), False),
         (dict(mapped=False), False),
     ],
     ids=str,
