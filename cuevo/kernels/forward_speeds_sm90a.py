@@ -99,17 +99,21 @@ def speed(shape: Shape, problem: Problem) -> float:
     return _CLUSTER_GAIN[1] if busy else _CLUSTER_GAIN[0]
 
 
-def _dims(problem: Problem) -> int:
+def _index_of_dim(problem: Problem) -> int:
+    """Of its head dim among 16, 24 and 32."""
     return 0 if problem.head_dim <= 16 else 1 if problem.head_dim == 24 else 2
 
 
 def _asking_gain(problem: Problem) -> tuple[float, float]:
+    """Of consumers that ask up to D 32: from `_MANY_KEYS` on, and elsewhere."""
     *of_dim, few = _ASKING_GAIN[problem.dtype]
-    return of_dim[_dims(problem)], few
+    return of_dim[_index_of_dim(problem)], few
 
 
 def _is_short(problem: Problem) -> bool:
-    return problem.keys < _MANY_KEYS[_dims(problem)] or 0 < problem.queries % 128 <= 64
+    """Whether the latter is its gain."""
+    few = problem.keys < _MANY_KEYS[_index_of_dim(problem)]
+    return few or 0 < problem.queries % 128 <= 64
 
 
 def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:
