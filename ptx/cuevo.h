@@ -127,6 +127,7 @@ typedef struct evoformer_forward_sm90a_params {
     uint32_t head_sets_magic, head_sets_shift;
 
     float score_scale;     /* scale * log2(e): scores to powers of two */
+    float reference_scale; /* the same, in a register of its own */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */
     float first_reference; /* what rows are lowered by at first, in the units of q . k times sign(scale); -inf: by their first maxima */
 } evoformer_forward_sm90a_params;
@@ -194,7 +195,7 @@ typedef struct pair_tiles_params {
 void pair_tiles_sm90(const pair_tiles_params params);
 
 /* The mask as what is added to exponents, or in the units of q . k, as products of wgmma add it; and the pair bias as pair_tiles has it, or
- * NULL and zeros in the fields from pair_blocks on. */
+ * NULL and zeros in the fields from pair_stride_batch on. */
 typedef struct bias_tiles_params {
     const void *mask_bias; /* [B, N, 1, 1, Lk], fp32, 16-bit float or bool, elements aligned */
     void *mask_tiles;      /* [B, key tiles, tiled_rows, 16 bytes and 4 a key, or 16 a key] */
@@ -209,17 +210,18 @@ typedef struct bias_tiles_params {
     uint32_t keys;       /* Lk */
     uint32_t key_tiles;  /* ceil(Lk / block_keys) */
     uint32_t tiled_rows; /* rows n, and such as fill up what is read from the last ones on, as the last one */
+    uint32_t mask_rows;  /* of all batches */
 
     /* Multiplier and shift that divide by tiled_rows (lib/divide.ptx). */
     uint32_t tiled_rows_magic, tiled_rows_shift;
     float bias_scale; /* 1 / scale */
 
-    uint32_t pair_blocks; /* threadblocks that make tiles of the pair bias, in front of others */
     int64_t pair_stride_batch;
     int64_t pair_stride_head;
     int64_t pair_stride_query;
     int64_t pair_stride_key;
 
+    uint32_t pair_blocks; /* threadblocks that make tiles of the pair bias, in front of others */
     uint32_t tiles;       /* of the pair bias, of all heads and batches */
     uint32_t queries;     /* Lq */
     uint32_t heads;       /* H */

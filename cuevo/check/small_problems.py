@@ -315,8 +315,9 @@ def _bias_tiles(
 ) -> Iterator[Pairs]:
     rows = config.block_rows + 1
     of_pairs = pair_tiles_sm90.Config(config.pair, config.block_keys)
-    for of_pair, pairs in _tiles_problems(of_pairs, rng, config.threads + _UNALIGNED + 1):
-        keys = of_pair["pair_bias"].shape[4] if of_pair else config.threads + _UNALIGNED
+    many = module.ROW_THREADS * module.KEYS_AHEAD + _UNALIGNED
+    for of_pair, pairs in _tiles_problems(of_pairs, rng, many + 1):
+        keys = of_pair["pair_bias"].shape[4] if of_pair else many
         mask = _mask(rng, (2, rows, 1, 1, keys), config.mask)
         tiles = np.empty(config.shape(view(mask)), np.uint8)
         views = {"mask_bias": view(mask), "mask_tiles": view(tiles)} | of_pair

@@ -36,6 +36,10 @@ ADDEND_BYTES, OPERAND_BYTES = 4, 16
 """Of a key."""
 FLAG_BYTES = 16
 """In front of the addends of a row N."""
+ROW_THREADS = 128
+"""That make the tiles of a row N: a warpgroup."""
+KEYS_AHEAD = 4
+"""Keys of a thread whose masks are on their way at a time."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,17 @@ class Config:
         self, shape: tuple[int, ...], pair_shape: tuple[int, ...] | None = None
     ) -> tuple[int, int, int]:
         """Threadblocks of a launch that makes tiles of this shape, and of the pair bias's."""
-        rows = shape[0] * shape[2]
-        return (rows + (self.pair_blocks(pair_shape) if pair_shape else 0), 1, 1)
+        of_mask = ceil(shape[0] * shape[2] / (self.threads // ROW_THREADS))
+        return (of_mask + (self.pair_blocks(pair_shape) if pair_shape else 0), 1, 1)
 
 
 def values(config: Config) -> dict[str, object]:
     """The names that the template sees."""
     raised = RAISED if config.added else None
-    return {**asdict(config), "raised": raised, "row_bytes": config.row_bytes}
+    derived = dict(
+        raised=raised, row_bytes=config.row_bytes, row_threads=ROW_THREADS, ahead=KEYS_AHEAD
+    )
+    return {**asdict(config), **derived}
 
 
 def violations(config: Config, arch: Architecture) -> tuple[str, ...]:
@@ -125,10 +132,8 @@ def _violations(c: Config, arch: Architecture) -> Iterator[str]:
         yield f"block_keys must be 32 or 64, not {c.block_keys}"
     if c.pair != "none":
         yield from pair_tiles_sm90.violations(pair_tiles_sm90.Config(c.pair, c.block_keys), arch)
-        if c.threads % (of_tile := pair_tiles_sm90.THREADS):
-            yield f"a tile of the pair bias takes {of_tile} threads, not some of {c.threads}"
-    if c.threads % c.block_keys or not c.block_keys <= c.threads <= 1024:
-        yield f"threads must be a multiple of {c.block_keys} up to 1024, not {c.threads}"
+    if c.threads % ROW_THREADS or not ROW_THREADS <= c.threads <= 1024:
+        yield f"threads must be a multiple of {ROW_THREADS} up to 1024, not {c.threads}"
 
 
 def parameters(
@@ -163,6 +168,7 @@ def parameters(
         "keys": mask_bias.shape[4],
         "key_tiles": mask_tiles.shape[1],
         "tiled_rows": tiled_rows,
+        "mask_rows": mask_tiles.shape[0] * tiled_rows,
         **magic_fields(tiled_rows=tiled_rows),
         "bias_scale": bias_scale,
     }

@@ -541,6 +541,7 @@ def unmapped_fields(
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
         "score_scale": scale * log2(e),
+        "reference_scale": scale * log2(e),
         "bias_scale": 1.0 / scale,
         "first_reference": _first_reference(config.dtype, scale * log2(e)),
         **config.numbering(problem, blocks),

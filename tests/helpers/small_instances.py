@@ -66,7 +66,7 @@ INSTANCES = [
     ("key_bias_sm70", "mask=bool"),
     ("key_bias_sm70", "mask=bounds threads=32"),
     ("key_bias_sm70", "mask=f32 wanted=both"),
-    ("bias_tiles_sm90", "mask=f16 block_rows=3 threads=64"),
+    ("bias_tiles_sm90", "mask=f16 block_rows=3 threads=128"),
     ("bias_tiles_sm90", "mask=bool"),
     ("bias_tiles_sm90", "mask=f16 added=false"),
     ("bias_tiles_sm90", "mask=bf16 pair=f16 threads=256"),

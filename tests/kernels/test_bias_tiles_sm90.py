@@ -49,7 +49,7 @@ class Case:
     keys: int
     block_rows: int = 4
     block_keys: int = 32
-    threads: int = 64
+    threads: int = 128
     batch: int = 1
     layout: str = "packed"
     bias_scale: float = 1.0
@@ -197,10 +197,10 @@ def cases() -> tuple[Case, ...]:
         0.2,
         mask=("bool", "f16", "bf16", "f32"),
         rows=(1, 2, 4, 5),
-        keys=(1, 32, 33, 64, 100, 200),
+        keys=(1, 32, 33, 64, 100, 600),
         block_rows=(1, 3, 4),
         block_keys=(32, 64),
-        threads=(64, 128),
+        threads=(128, 384, 512),
         batch=(1, 2),
         layout=tuple(LAYOUTS),
         bias_scale=(1.0, -5.656854249492381),
@@ -259,10 +259,10 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     config = bias_tiles.Config(pair="f32")
     found = bias_tiles.parameters(config, **given, bias_scale=1.0)
     assert set(found) == fields
-    # Twelve tiles, four a threadblock, in front of five rows and six that are read beside them.
+    # Twelve tiles, and eleven rows: five, and six that are read beside them; four a threadblock.
     assert (found["tiles"], found["pair_blocks"]) == (12, 3)
     shapes = given["mask_tiles"].shape, given["pair_tiles"].shape
-    assert (config.grid(*shapes), config.grid(shapes[0])) == ((14, 1, 1), (11, 1, 1))
+    assert (config.grid(*shapes), config.grid(shapes[0])) == ((6, 1, 1), (3, 1, 1))
 
 
 @pytest.mark.unit
@@ -271,9 +271,8 @@ def test_the_parameter_block_is_that_of_the_header() -> None:
     [
         (bias_tiles.Config("none"), "mask must be bool, f16, bf16 or f32, not 'none'"),
         (bias_tiles.Config(block_rows=0), "block_rows must be positive, not 0"),
-        (bias_tiles.Config(block_keys=48, threads=96), "block_keys must be 32 or 64, not 48"),
-        (bias_tiles.Config(threads=80), "threads must be a multiple of 32 up to 1024, not 80"),
-        (bias_tiles.Config(pair="f32", threads=64), "takes 128 threads, not some of 64"),
+        (bias_tiles.Config(block_keys=48), "block_keys must be 32 or 64, not 48"),
+        (bias_tiles.Config(threads=96), "threads must be a multiple of 128 up to 1024, not 96"),
         (bias_tiles.Config(pair="bool"), "pair must be f16, bf16 or f32, not 'bool'"),
     ],
 )
