@@ -17,7 +17,6 @@ from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.backward import padded, stats_shape, terms_shape
-from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.ops import GRADS, attention, attention_backward, gemm
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
@@ -330,7 +329,7 @@ def _bias_tiles(
             # lane.
             lanes = tiles[..., 16:].view(np.float32).reshape(*tiles.shape[:-1], 4, -1, 2)
             numbers = lanes.swapaxes(-2, -3).reshape(*tiles.shape[:-1], -1)
-            exact = exact * log2(e) + RAISED
+            exact = exact * log2(e)
         else:
             # Of each key numbers whose sum is its mask, and another.
             apart = tiles.view(BFLOAT16).reshape(*tiles.shape[:-1], -1, 8)

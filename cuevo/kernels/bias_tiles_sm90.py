@@ -10,7 +10,6 @@ from math import ceil, prod
 from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.kernels import pair_tiles_sm90
-from cuevo.kernels.guessed_reference_sm90a import RAISED
 from cuevo.toolchain.division import magic_fields
 
 __all__ = [
@@ -109,10 +108,7 @@ class Config:
 
 def values(config: Config) -> dict[str, object]:
     """The names that the template sees."""
-    raised = RAISED if config.added else None
-    derived = dict(
-        raised=raised, row_bytes=config.row_bytes, row_threads=ROW_THREADS, ahead=KEYS_AHEAD
-    )
+    derived = dict(row_bytes=config.row_bytes, row_threads=ROW_THREADS, ahead=KEYS_AHEAD)
     return {**asdict(config), **derived}
 
 

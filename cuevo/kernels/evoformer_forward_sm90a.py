@@ -203,11 +203,6 @@ class Config(Maps, Roles, WorkList):
         return guessed.HEADROOM if self.guesses else _HEADROOM
 
     @property
-    def raised(self) -> float:
-        """Powers of two that a guessed reference raises exponents by."""
-        return guessed.RAISED
-
-    @property
     def guessed_sums(self) -> tuple[float, float]:
         """Least and highest sum of a row that its guessed reference was one for."""
         return guessed.LEAST_SUM, guessed.MOST_SUM

@@ -35,6 +35,7 @@ from cuevo.ops.attention_problem import state_problem
 from cuevo.ops.dispatch import dispatch
 from cuevo.ops.forward import VARIANTS
 from cuevo.toolchain.assembler import assemble
+from cuevo.toolchain.sass import disassemble
 from cuevo.toolchain.template import render
 
 kernel = pytest.mark.kernel
@@ -296,7 +297,7 @@ PLACES = ("sim:sm_90a", pytest.param("cuda:0", marks=gpu))
 
 @kernel
 @pytest.mark.parametrize("device", PLACES)
-@pytest.mark.parametrize("lowered", [-300.0, -30.0, 40.0, -np.inf], ids=str)
+@pytest.mark.parametrize("lowered", [-300.0, -50.0, 40.0, 60.0, -np.inf], ids=str)
 def test_rows_that_the_first_reference_is_far_from(device: str, lowered: float) -> None:
     """Some rows of scores, and where they are lowered by less than everything their lse."""
     rng = np.random.default_rng(3)
@@ -314,7 +315,7 @@ def test_rows_that_the_first_reference_is_far_from(device: str, lowered: float) 
 GUESSES = {
     "high": dict(pair=90.0),
     "higher as keys go on": dict(pair=2.0, rising=3.0),
-    "low": dict(pair=-40.0),
+    "low": dict(pair=-70.0),
     "large values": dict(pair=20.0, values=1e36),
     "a key of no weight dominates": dict(dead=115.0),
     "a key of no weight counts": dict(pair=-23.0, dead=41.0),
@@ -329,7 +330,7 @@ mask is -90, and what v is multiplied by.
 @pytest.mark.parametrize("sums", ["column", "added"])
 @pytest.mark.parametrize("parts", GUESSES.values(), ids=list(GUESSES))
 def test_rows_that_the_guess_is_none_for(device: str, sums: str, parts: dict[str, float]) -> None:
-    """Scores in natural units; the guess serves up to 44 of them."""
+    """Scores in natural units; the guess serves those from -55 to 69."""
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 2, n, 1, 16), np.float32) for n in (70, 83, 83))
     mask, pair = (rng.standard_normal((1, *shape), np.float32) for shape in MASK_AND_PAIR)
@@ -439,3 +440,24 @@ def test_no_candidate_spills(head_dim: int, mask: str) -> None:
     assert any(config.converts for config in legal)
     found = [objections(kernel_90a, config, "sm_90a") for config in legal]
     assert found == [([], False)] * len(legal)
+
+
+UNIFORM = {"bf16": re.compile(r"R\d+, R\d+, UR\d+, R\d+"), "none": re.compile(r"R\d+, R\d+, UR\d+")}
+"""Operands of what makes exponents of scores, with a mask's number to add to them and without."""
+
+
+@kernel
+@pytest.mark.parametrize("mask", list(UNIFORM))
+@pytest.mark.parametrize("head_dim", [16, 32, 48])
+def test_exponents_multiply_by_a_uniform_register(head_dim: int, mask: str) -> None:
+    problem = replace(PROBLEM, rows=48, keys=512, head_dim=head_dim, mask=mask)
+    offered = [config for config, _ in kernel_90a.candidates(problem)]
+    config = next(each for each in offered if each.consumers_ask and each.tiled)
+    code = assemble(render(kernel_90a.NAME, kernel_90a.values(config)), "sm_90a", cache=None)
+    found = [
+        each
+        for each in disassemble(code).instructions
+        if each.opcode == ("FMUL.FTZ" if mask == "none" else "FFMA.FTZ")
+        and UNIFORM[mask].fullmatch(each.operands.replace(".reuse", ""))
+    ]
+    assert len(found) >= config.m_tiles * config.block_keys // 2
