@@ -181,9 +181,21 @@ class Config(Maps, Roles, WorkList):
         return self.head_dim < self.product_columns <= self.row_elements
 
     @property
+    def tile_step(self) -> int:
+        """Queries from a warp's 16 of a tile to its 16 of the next one: beside each other, unless a
+        product reads tiles of Q from shared memory.
+        """
+        return 16 if self.q_in_registers else 64
+
+    @property
+    def warp_step(self) -> int:
+        """Queries from a warp's first one to the next warp's."""
+        return 16 * self.m_tiles if self.q_in_registers else 16
+
+    @property
     def stored_queries(self) -> int:
         """Queries that a warp stores at a time."""
-        return 16
+        return self.warp_step
 
     @property
     def sends_boxes(self) -> bool:

@@ -27,6 +27,10 @@ class StageMemory(StageRing):
 
     @property
     @abstractmethod
+    def tile_step(self) -> int: ...
+
+    @property
+    @abstractmethod
     def adds_mask(self) -> bool: ...
 
     @property
@@ -83,6 +87,15 @@ class StageMemory(StageRing):
         return 64 * self.pair_row_bytes
 
     @property
+    def pair_step(self) -> int:
+        """Bytes from a warp's part of one of its tiles of queries to that of the next, in rows, or
+        in the order of accumulators.
+        """
+        if self.tile_step == 64:
+            return self.pair_tile_bytes
+        return 16 * self.pair_row_bytes if self.converts else 512
+
+    @property
     def ones_at(self) -> int:
         """Where rows like those of V begin, of which the first chunk are ones: columns of the
         product with V that make the row sums, where the rows of V have no room for them.
@@ -132,7 +145,7 @@ class StageMemory(StageRing):
     @property
     def strip_tile_bytes(self) -> int:
         """Bytes from a tile's rows of a strip to the next one's."""
-        return (64 if self.consumers_ask else 16) * self.strip_pitch
+        return 16 * self.strip_pitch
 
     @property
     def output_bytes(self) -> int:
