@@ -198,11 +198,6 @@ class Config(Maps, Roles, WorkList):
         return self.warp_step
 
     @property
-    def sends_boxes(self) -> bool:
-        """Whether out leaves by TMA, where a map of it is known: above D 32 lanes store faster."""
-        return self.head_dim <= 32 or self.consumers_ask
-
-    @property
     def guesses(self) -> bool:
         """Whether rows have a reference before their scores are known, and none that moves: the
         type of probabilities has the range for that.

@@ -51,10 +51,6 @@ class StageMemory(StageRing):
 
     @property
     @abstractmethod
-    def sends_boxes(self) -> bool: ...
-
-    @property
-    @abstractmethod
     def row_elements(self) -> int: ...
 
     @property
@@ -135,17 +131,12 @@ class StageMemory(StageRing):
     @property
     def strip_bytes(self) -> int:
         """Bytes of a strip: 16 rows of each tile of 64 queries."""
-        return 16 * self.m_tiles * self.strip_pitch
-
-    @property
-    def strip_pitch(self) -> int:
-        """Bytes from a row of a strip to the next: those of a box, or an odd number of 16."""
-        return self.row_bytes if self.sends_boxes else 16 * (self.head_dim // 8 | 1)
+        return 16 * self.m_tiles * self.row_bytes
 
     @property
     def strip_tile_bytes(self) -> int:
         """Bytes from a tile's rows of a strip to the next one's."""
-        return 16 * self.strip_pitch
+        return 16 * self.row_bytes
 
     @property
     def output_bytes(self) -> int:

@@ -33,7 +33,7 @@ _ASKING_GAIN = {"bf16": (1.06, 1.05, 1.02, 0.92), "f16": (1.05, 1.05, 1.05, 0.95
 mask warps, by dtype: from `_MANY_KEYS` on at D 16, 24 and 32, and of fewer keys or with a last tile
 of 64 queries, as a work has more to do before and behind its stages.
 """
-_MANY_KEYS = (256, 256, 320)
+_MANY_KEYS = (192, 256, 224)
 """At D 16, 24 and 32."""
 _CONVERTING_GAIN = (
     (16, 0.97),

@@ -69,7 +69,8 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (768, 768, 32, True),
         (33, 512, 32, False),  # eleven groups of three
         (2048, 2048, 32, True),  # in the place of clusters
-        (256, 256, 32, False),
+        (256, 256, 32, True),
+        (256, 192, 32, False),  # works of six stages
         (16, 2048, 24, True),
         (48, 768, 40, True),
         (48, 768, 48, True),

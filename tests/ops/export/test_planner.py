@@ -224,7 +224,8 @@ FORWARD, TILES, BOTH = "evoformer_forward_sm90a", "pair_tiles_sm90", "bias_tiles
     [
         (768, 768, 32, True, [BOTH, FORWARD]),
         (768, 768, 32, False, [TILES, FORWARD]),
-        (256, 256, 32, True, [TILES, FORWARD]),
+        (256, 256, 32, True, [BOTH, FORWARD]),
+        (300, 512, 8, True, [TILES, FORWARD]),
         (16, 2048, 32, True, [BOTH, FORWARD]),
         (16, 2048, 32, False, [FORWARD]),
         (16, 2136, 32, False, [TILES, FORWARD]),  # keys end within a tile
