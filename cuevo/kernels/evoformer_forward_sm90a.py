@@ -380,8 +380,8 @@ SHAPES = (
     Config(8, block_rows=4, stages=6, continues=True),
     Config(32, block_rows=3, stages=5, continues=True),
     Config(48, block_rows=2, stages=4, continues=True),
-    Config(56, block_rows=2, stages=4),
-    Config(64, block_rows=2, stages=4, sums="added"),
+    Config(56, block_rows=2, stages=4, continues=True),
+    Config(64, block_rows=2, stages=4, continues=True, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 _ASKING_ABOVE_32 = Config(
@@ -415,7 +415,14 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             if can_convert(problem):
                 shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
-        yield adapt(each, problem), speed(each, problem)
+        fitted = adapt(each, problem)
+        continues = fitted.continues and _has_registers_to_continue(fitted)
+        yield replace(fitted, continues=continues), speed(each, problem)
+
+
+def _has_registers_to_continue(config: Config) -> bool:
+    """Whether scores of the next work fit beside the results of one."""
+    return config.head_dim <= 56 or (config.dtype == "bf16" and not config.converts)
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:

@@ -113,6 +113,10 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (replace(RAW, rows=4, head_dim=40), dict(block_rows=3, stages=5, **ASKING, **CONVERTING)),
     (replace(LONG, rows=4, head_dim=48), dict(block_rows=3, stages=4, **ASKING)),
     (
+        replace(LONG, rows=3, head_dim=64),
+        dict(block_rows=2, stages=3, sums="added", continues=True, blocks=1),
+    ),
+    (
         replace(RAW, keys=160, mask="none", head_dim=16),
         dict(block_rows=4, stages=4, sums="added", **ASKING, **CONVERTING),
     ),
