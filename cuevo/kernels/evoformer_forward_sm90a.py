@@ -76,6 +76,10 @@ class Config(Maps, Roles, WorkList):
     """
     stages: int = 5
     """Shared-memory stages of K, V and the pair bias."""
+    late_pair: bool = False
+    """Ask for the pair bias of a stage one stage later than for its K and V, which come from
+    memory where tiles of the pair bias are in L2: it has one stage fewer.
+    """
     q_in_registers: bool = True
     """Keep Q as fragments, or read it from shared memory for each product."""
     continues: bool = False
@@ -281,6 +285,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
+    if c.late_pair and not (c.tiled and c.stages >= 4):
+        yield "late_pair is for tiles of the pair bias, and 4 stages or more"
     if c.continues and not c.q_in_registers:
         yield "continues needs q_in_registers: the next work's Q comes to where this one's was"
     if c.cluster not in (1, 2, 4) or (c.cluster > 1 and not c.tiled):
@@ -308,10 +314,10 @@ def _asking_violations(c: Config) -> Iterator[str]:
         yield "where consumers ask for boxes, there is a pair bias, and biases say where keys end"
     if c.cluster > 1 or not c.continues:
         yield "where consumers ask for boxes, cluster is 1, and continues True"
-    if c.stages < max(3, c.block_rows):
+    if c.stages < 3 or c.pair_stages < c.block_rows:
         yield (
-            "where consumers ask for boxes, stages are 3 or more and no fewer than block_rows, as "
-            "each goes on by so many"
+            "where consumers ask for boxes, stages are 3 or more, and stages, also of the pair "
+            "bias, no fewer than block_rows, as each goes on by so many"
         )
 
 
@@ -355,6 +361,7 @@ def adapt(config: Config, problem: Problem) -> Config:
         cluster=1 if problem.pair == "none" else config.cluster,
         converts=config.converts and problem.pair in ("f16", "bf16"),
     )
+    fitted = replace(fitted, late_pair=config.late_pair and fitted.tiled)
     ragged = not fitted.tiled and problem.keys % config.block_keys > 0
     return replace(fitted, mask="bounds") if ragged and not fitted.masked else fitted
 
@@ -407,6 +414,9 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
             converting = [replace(x, converts=True, stages=7) for x in (asking, shape)]
+        if problem.head_dim in (32, 64):
+            late = asking if problem.head_dim == 32 else shape
+            shapes.append(replace(late, late_pair=True, stages=late.stages + 1))
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [*converting, small, _low(small)]

@@ -11,14 +11,16 @@ _HALVES_BYTES = 16
 
 
 class StageMemory(StageRing):
-    """Shared memory: stages of K, V and the pair bias, ones, Q, output, mask, notes on works,
-    barriers. `evoformer_forward_sm90a.Config` says what the numbers are made of.
+    """Shared memory: stages of K, V and the pair bias, or of K and V, and behind them those of the
+    pair bias where it is asked for later; ones, Q, output, mask, notes on works, barriers.
+    `evoformer_forward_sm90a.Config` says what the numbers are made of.
     """
 
     again_words: int
     block_keys: int
     converts: bool
     head_dim: int
+    late_pair: bool
     m_tiles: int
 
     @property
@@ -68,6 +70,27 @@ class StageMemory(StageRing):
         return self.operand_bytes
 
     @property
+    def pair_stages(self) -> int:
+        """Stages of the pair bias."""
+        return self.stages - self.late_pair
+
+    @property
+    def pair_at(self) -> int:
+        """Where the first stage of the pair bias begins."""
+        return self.stages * self.stage_bytes if self.late_pair else 2 * self.operand_bytes
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage."""
+        return 2 * self.operand_bytes + (0 if self.late_pair else self.pair_bytes)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of all stages."""
+        late = self.pair_stages * self.pair_bytes if self.late_pair else 0
+        return self.stages * self.stage_bytes + late
+
+    @property
     def pair_element_bytes(self) -> int:
         """Bytes of an element of the pair bias in a stage: its own 16 bits, or fp32."""
         return 2 if self.converts else 4
@@ -96,7 +119,7 @@ class StageMemory(StageRing):
         """Where rows like those of V begin, of which the first chunk are ones: columns of the
         product with V that make the row sums, where the rows of V have no room for them.
         """
-        return self.stages * self.stage_bytes
+        return self.ring_bytes
 
     @property
     def ones_bytes(self) -> int:
@@ -172,8 +195,8 @@ class StageMemory(StageRing):
 
     @property
     def state_tile_bytes(self) -> int:
-        """Bytes of the row states of a tile of 64 queries of all rows N, 16 a lane."""
-        return 16 * 128 * self.block_rows
+        """Bytes of the row states of a tile of 64 queries of all rows N, 8 a lane."""
+        return 8 * 128 * self.block_rows
 
     @property
     def state_bytes(self) -> int:

@@ -65,10 +65,10 @@ class Roles(StageMemory):
 
     @property
     def stage_arrivals(self) -> int:
-        """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it,
-        and those that put the mask there.
+        """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it, or
+        that and the one which asks for its pair bias, and those that put the mask there.
         """
-        return 1 + self.mask_arrivals
+        return 1 + self.late_pair + self.mask_arrivals
 
     @property
     def stages_ahead(self) -> int:
@@ -92,5 +92,6 @@ class Roles(StageMemory):
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes of a stage that a consumer asks for."""
-        return self.loaded_bytes + self.mask_stage_bytes
+        """Bytes of a stage that are asked for together."""
+        late = self.pair_bytes if self.late_pair else 0
+        return self.loaded_bytes - late + (self.mask_stage_bytes if self.reads_mask_tiles else 0)

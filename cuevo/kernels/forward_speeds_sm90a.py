@@ -57,6 +57,10 @@ _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
 works.
 """
+_LATE_PAIR_GAIN = ((224, 256, 1.023, 0.99), (1, 384, 1.01, 0.99))
+"""The same of a stage of K and V more than of the pair bias, at D 32 and 64: from how many keys on
+and up to how many it pays, what it gives there, and elsewhere.
+"""
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
 _CONVERTING_IN_F16 = (16, 24, 40, 48)
@@ -73,6 +77,8 @@ class Shape(Protocol):
     @property
     def converts(self) -> bool: ...
     @property
+    def late_pair(self) -> bool: ...
+    @property
     def m_tiles(self) -> int: ...
     @property
     def min_blocks(self) -> int: ...
@@ -82,6 +88,16 @@ def speed(shape: Shape, problem: Problem) -> float:
     """Speed of clusters, of consumers that ask for boxes, of a pair bias that is converted, or of
     small threadblocks, beside single ones that have a producer and tiles.
     """
+    return _speed(shape, problem) * (_late_pair_gain(problem) if shape.late_pair else 1.0)
+
+
+def _late_pair_gain(problem: Problem) -> float:
+    of_32, of_64 = _LATE_PAIR_GAIN
+    least, most, gain, elsewhere = of_32 if problem.head_dim == 32 else of_64
+    return gain if least <= problem.keys <= most else elsewhere
+
+
+def _speed(shape: Shape, problem: Problem) -> float:
     if shape.converts:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask and problem.head_dim > 32:

@@ -149,6 +149,7 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
                 tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
                 tiling += "-asking" if config.consumers_ask else ""
+                tiling += "-late" if config.late_pair else ""
                 tiling += "-converting" if config.converts else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)

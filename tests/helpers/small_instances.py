@@ -54,6 +54,10 @@ INSTANCES = [
         "evoformer_forward_sm90a",
         "head_dim=16 block_rows=2 stages=3 mask=bf16 pair=f32 producer=consumer continues=true",
     ),
+    (
+        "evoformer_forward_sm90a",
+        "head_dim=16 block_rows=2 stages=4 mask=bf16 pair=f32 cluster=2 late_pair=true",
+    ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),
     ("gemm_sm80", SMALL + " out_dtype=f32 c=bf16 block_k=64 exact=true"),

@@ -74,6 +74,7 @@ OWN = Case("f16", 8, 20, 45, batch=2, rows=1, mask="f32", mask_layout="odd", see
 LONG = Case("bf16", 32, 140, 170, rows=6, heads=2, mask="bf16", pair="f32", seed=13)
 ASKING: dict[str, Any] = dict(producer="consumer", continues=True)
 """Consumers ask for boxes."""
+LATE: dict[str, Any] = dict(late_pair=True, continues=True)
 # The pair bias as it is: batches that share it, and keys that end within a tile.
 RAW = Case("bf16", 32, 140, 168, rows=6, heads=2, mask="bf16", pair="bf16", seed=14)
 SHARED = Case("bf16", 24, 70, 72, batch=2, rows=3, pair="bf16", pair_layout="one B", seed=15)
@@ -116,6 +117,14 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(LONG, rows=3, head_dim=64),
         dict(block_rows=2, stages=3, sums="added", continues=True, blocks=1),
     ),
+    # The pair bias a stage later: by consumers, of which some have two turns behind the last stage,
+    # and some rows that do not exist; by a producer, and by those of a cluster.
+    (LONG, dict(block_rows=4, stages=6, blocks=2, **LATE | ASKING)),
+    (replace(LONG, head_dim=16), dict(block_rows=2, stages=7, blocks=2, **LATE | ASKING)),
+    (replace(AGAIN, keys=70), dict(block_rows=2, stages=4, blocks=1, **LATE | ASKING)),
+    (replace(LONG, dtype="f16", mask="bool"), dict(block_rows=3, stages=4, blocks=2, **LATE)),
+    (replace(AGAIN, head_dim=64), dict(block_rows=2, stages=5, sums="added", **LATE, blocks=1)),
+    (AGAIN, dict(block_rows=1, stages=4, cluster=2, **LATE)),
     (
         replace(RAW, keys=160, mask="none", head_dim=16),
         dict(block_rows=4, stages=4, sums="added", **ASKING, **CONVERTING),

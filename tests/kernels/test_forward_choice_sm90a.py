@@ -51,6 +51,8 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
         (dict(continues=False), "continues True"),
         (dict(stages=2), "stages are 3 or more"),
         (dict(stages=3, block_rows=4), "no fewer than block_rows"),
+        (dict(stages=4, block_rows=4, late_pair=True), "no fewer than block_rows"),
+        (dict(stages=3, late_pair=True), "4 stages or more"),
     ],
     ids=str,
 )

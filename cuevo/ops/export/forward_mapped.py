@@ -49,6 +49,7 @@ _COLUMNS = Columns(
     line_heads=lambda c: c.line_heads,
     is_f16=lambda c: c.dtype == "f16",
     consumers_ask=lambda c: c.consumers_ask,
+    late_pair=lambda c: c.late_pair,
     converts=lambda c: c.converts,
     tiled=lambda c: c.tiled,
     needs_whole_tiles=lambda c: c.needs_whole_tiles,

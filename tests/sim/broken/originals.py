@@ -149,12 +149,14 @@ def _forward(
     return Original(case.arch, place.launches, check)
 
 
-def _forward_sm90a(values: str, **more: Any) -> Original:
+def _forward_sm90a(values: str, keys: int = 70, *, late: bool = False, **more: Any) -> Original:
     case = attention_cases.Case(
-        "bf16", 16, 100, 70, rows=5, mask="f32", pair="bf16", values=values, scale=-0.3,
+        "bf16", 16, 100, keys, rows=5, mask="f32", pair="bf16", values=values, scale=-0.3,
         arch="sm_90a", **more,
     )  # fmt: skip
     config = evoformer_forward_sm90a.Config(16, block_rows=2, stages=2, blocks=1, continues=True)
+    if late:
+        config = replace(config, stages=5, late_pair=True, producer="consumer")
     return _forward(case, config=config)
 
 
@@ -254,6 +256,8 @@ CASES: dict[str, Callable[[], Original]] = {
     "forward on wgmma": lambda: _forward_sm90a("normal"),
     # All of them done again.
     "forward on wgmma, again": lambda: _forward_sm90a("offset", offset=-300.0),
+    # Consumers ask for five stages each, a stage later for the pair bias, which has four.
+    "forward on wgmma, late pair bias": lambda: _forward_sm90a("normal", 150, late=True),
     "backward": lambda: _backward(
         # A scale below 0: q and k are multiplied by its sign.
         BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3, scale=-0.25)
