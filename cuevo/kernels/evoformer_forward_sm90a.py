@@ -388,7 +388,7 @@ SHAPES = (
     Config(32, block_rows=3, stages=5, continues=True),
     Config(48, block_rows=2, stages=4, continues=True),
     Config(56, block_rows=2, stages=4, continues=True),
-    Config(64, block_rows=2, stages=4, continues=True, sums="added"),
+    Config(64, block_rows=2, stages=5, continues=True, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 _ASKING_ABOVE_32 = Config(
@@ -406,6 +406,9 @@ def _shape(head_dim: int) -> Config:
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = _shape(problem.head_dim)
+    if problem.head_dim == 64 and problem.dtype == "f16":
+        # The mask is an operand there.
+        shape = replace(shape, stages=4)
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
@@ -414,9 +417,8 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
             converting = [replace(x, converts=True, stages=7) for x in (asking, shape)]
-        if problem.head_dim in (32, 64):
-            late = asking if problem.head_dim == 32 else shape
-            shapes.append(replace(late, late_pair=True, stages=late.stages + 1))
+            if problem.head_dim == 32:
+                shapes.append(replace(asking, late_pair=True, stages=6))
         if can_convert(problem):
             small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
             shapes += [*converting, small, _low(small)]

@@ -189,24 +189,37 @@ class StageMemory(StageRing):
         return self.block_rows * self.mask_row_bytes
 
     @property
+    def states_in_strips(self) -> bool:
+        """Whether row states, of works whose references move, are where the results will be: in
+        the warp's strip, which is free by then, unless Q of the next work comes there.
+        """
+        return self.guesses and not self.consumers_ask
+
+    @property
     def state_at(self) -> int:
-        """Where row states begin, of works whose references move."""
-        return self.mask_at + self.mask_bytes
+        """Where row states begin, those of the first warp."""
+        return self.output_at if self.states_in_strips else self.mask_at + self.mask_bytes
 
     @property
     def state_tile_bytes(self) -> int:
-        """Bytes of the row states of a tile of 64 queries of all rows N, 8 a lane."""
-        return 8 * 128 * self.block_rows
+        """Bytes of a warp's row states of a tile of 64 queries, 8 a lane."""
+        return 8 * 32
+
+    @property
+    def state_warp_bytes(self) -> int:
+        """Bytes from the row states of one warp to those of the next."""
+        return self.strip_bytes if self.states_in_strips else self.m_tiles * self.state_tile_bytes
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of row states; none where registers have them."""
-        return self.m_tiles * self.state_tile_bytes if self.guesses else 0
+        """Bytes of row states that have a place of their own; none where registers have them."""
+        own = self.guesses and not self.states_in_strips
+        return 4 * self.block_rows * self.state_warp_bytes if own else 0
 
     @property
     def again_at(self) -> int:
         """Where the notes on works begin: whether there is any, and a bit for each."""
-        return self.state_at + self.state_bytes
+        return self.mask_at + self.mask_bytes + self.state_bytes
 
     @property
     def again_bytes(self) -> int:

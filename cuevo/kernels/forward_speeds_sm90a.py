@@ -57,9 +57,10 @@ _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
 works.
 """
-_LATE_PAIR_GAIN = ((224, 256, 1.023, 0.99), (1, 384, 1.01, 0.99))
-"""The same of a stage of K and V more than of the pair bias, at D 32 and 64: from how many keys on
-and up to how many it pays, what it gives there, and elsewhere.
+_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, 0.99
+_LATE_PAIR_KEYS = range(224, 257)
+"""The same of a stage of K and V more than of the pair bias, at D 32: with so many keys, of which
+works are short, and elsewhere.
 """
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
@@ -92,9 +93,8 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 
 def _late_pair_gain(problem: Problem) -> float:
-    of_32, of_64 = _LATE_PAIR_GAIN
-    least, most, gain, elsewhere = of_32 if problem.head_dim == 32 else of_64
-    return gain if least <= problem.keys <= most else elsewhere
+    short = _LATE_PAIR_KEYS[0] <= problem.keys <= _LATE_PAIR_KEYS[-1]
+    return _LATE_PAIR_GAIN if short else _LATE_PAIR_ELSEWHERE
 
 
 def _speed(shape: Shape, problem: Problem) -> float:

@@ -56,7 +56,7 @@ INSTANCES = [
     ),
     (
         "evoformer_forward_sm90a",
-        "head_dim=16 block_rows=2 stages=4 mask=bf16 pair=f32 cluster=2 late_pair=true",
+        "head_dim=16 block_rows=2 stages=4 mask=bf16 pair=f32 late_pair=true continues=true",
     ),
     ("gemm_sm70", SMALL + " a_columns=true b_columns=true"),
     ("gemm_sm75", SMALL + " c=f16 bias=true scatter=true splits=2"),

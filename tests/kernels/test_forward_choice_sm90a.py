@@ -346,7 +346,7 @@ def test_threadblocks_of_one_row_share_a_multiprocessor() -> None:
     assert single.grid(problem) == (256, 1, 1) and single.rounds(problem, 132) == 1
     assert replace(single, min_blocks=1).rounds(problem, 132) == 2
     assert single.grid(replace(problem, rows=2)) == (264, 1, 1)
-    (why,) = kernel_90a.violations(replace(single, stages=5), SM_90A)
+    (why,) = kernel_90a.violations(replace(single, stages=6), SM_90A)
     assert "bytes of shared memory do not fit 2 times" in why
 
 
