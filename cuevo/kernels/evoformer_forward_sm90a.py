@@ -407,7 +407,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = _shape(problem.head_dim)
     if problem.head_dim == 64 and problem.dtype == "f16":
-        # The mask is an operand there.
+        # The mask is an operand there, and has the room of the fifth stage.
         shape = replace(shape, stages=4)
     shapes = [shape]
     if problem.pair != "none":

@@ -58,10 +58,10 @@ D 32 and above, with two tiles of queries a warpgroup and with one, of which the
 works.
 """
 _LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, 0.99
-_LATE_PAIR_KEYS = range(224, 257)
-"""The same of a stage of K and V more than of the pair bias, at D 32: with so many keys, of which
-works are short, and elsewhere.
+"""The same of a stage of K and V more than of the pair bias, at D 32: with as many keys as the next
+line has, the least and the most, of which works are short, and elsewhere.
 """
+_LATE_PAIR_KEYS = (224, 256)
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
 _CONVERTING_IN_F16 = (16, 24, 40, 48)
@@ -93,8 +93,8 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 
 def _late_pair_gain(problem: Problem) -> float:
-    short = _LATE_PAIR_KEYS[0] <= problem.keys <= _LATE_PAIR_KEYS[-1]
-    return _LATE_PAIR_GAIN if short else _LATE_PAIR_ELSEWHERE
+    least, most = _LATE_PAIR_KEYS
+    return _LATE_PAIR_GAIN if least <= problem.keys <= most else _LATE_PAIR_ELSEWHERE
 
 
 def _speed(shape: Shape, problem: Problem) -> float:

@@ -75,6 +75,7 @@ LONG = Case("bf16", 32, 140, 170, rows=6, heads=2, mask="bf16", pair="f32", seed
 ASKING: dict[str, Any] = dict(producer="consumer", continues=True)
 """Consumers ask for boxes."""
 LATE: dict[str, Any] = dict(late_pair=True, continues=True)
+"""The pair bias has a ring of its own."""
 # The pair bias as it is: batches that share it, and keys that end within a tile.
 RAW = Case("bf16", 32, 140, 168, rows=6, heads=2, mask="bf16", pair="bf16", seed=14)
 SHARED = Case("bf16", 24, 70, 72, batch=2, rows=3, pair="bf16", pair_layout="one B", seed=15)
