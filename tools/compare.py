@@ -4,6 +4,8 @@
     python3 tools/compare.py OTHER --json PATH  everything, too
     python3 tools/compare.py OTHER --forward 300,4,301,32 --backward D=32
                                                 these calls only, as tools/bench.py names them
+    python3 tools/compare.py OTHER --biases mask
+                                                attention with this bias alone; or pair, or none
 
 Two packages named cuevo are imported into one process, and get the same arrays. Columns: device
 time of a call by events, contenders taking turns on rotating inputs; the ratio of the two; host
@@ -18,7 +20,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +35,13 @@ from measure import host_microseconds
 from report import print_rows, progress
 from workloads import Workload, select
 
+BIASES = {
+    "both": {},
+    "pair": {"mask_bias": None},
+    "mask": {"pair_bias": None},
+    "none": {"mask_bias": None, "pair_bias": None},
+}
+"""What attention has in place of its biases, by which of them it is to have."""
 REPEATS = 60
 HOST_CALLS = 200
 INPUT_SETS = 3
@@ -110,19 +119,24 @@ def backward(package: ModuleType, inputs: Any, dout: Any, out: Any, lse: Any) ->
     return package.attention_backward(dout, inputs.q, inputs.k, inputs.v, out, lse, **biases)
 
 
-def forward_calls(backend: Backend, packages: Sequence[ModuleType], size: Workload) -> list[Any]:
-    sets = [backend.inputs(size, "bf16", seed) for seed in range(INPUT_SETS)]
+def forward_calls(
+    biases: str, backend: Backend, packages: Sequence[ModuleType], size: Workload
+) -> list[Any]:
+    made = (backend.inputs(size, "bf16", seed) for seed in range(INPUT_SETS))
+    sets = [replace(x, **BIASES[biases]) for x in made]
     out = backend.normal((1, size.rows, size.length, size.heads, size.head_dim), "bf16", 0)
     return [[partial(forward, package, each, out) for each in sets] for package in packages]
 
 
-def backward_calls(backend: Backend, packages: Sequence[ModuleType], size: Workload) -> list[Any]:
+def backward_calls(
+    biases: str, backend: Backend, packages: Sequence[ModuleType], size: Workload
+) -> list[Any]:
     sets = []
     for seed in range(INPUT_SETS):
-        x = backend.inputs(size, "bf16", seed)
+        x = replace(backend.inputs(size, "bf16", seed), **BIASES[biases])
         dout = backend.normal(tuple(x.q.shape), "bf16", seed + INPUT_SETS)
-        biases = dict(mask_bias=x.mask_bias, pair_bias=x.pair_bias)
-        out, lse = packages[0].attention(x.q, x.k, x.v, **biases, return_lse=True)
+        given = dict(mask_bias=x.mask_bias, pair_bias=x.pair_bias)
+        out, lse = packages[0].attention(x.q, x.k, x.v, **given, return_lse=True)
         sets.append((x, dout, out, lse))
     return [[partial(backward, package, *each) for each in sets] for package in packages]
 
@@ -175,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mask", choices=MASKS, default="random", help="which keys the mask bias takes out"
     )
+    parser.add_argument(
+        "--biases", choices=BIASES, default="both", help="which biases attention has"
+    )
     parser.add_argument("--json", type=Path, help="where everything is written, too")
     arguments = parser.parse_args(argv)
     some = arguments.forward or arguments.backward
@@ -194,8 +211,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     packages = importlib.import_module("cuevo"), other.package
     record = {**circumstances(), "device": asdict(backend.facts)}
     operations: tuple[tuple[str, Sequence[Any], Callable[..., Any]], ...] = (
-        ("forward", forward, forward_calls),
-        ("backward", backward, backward_calls),
+        ("forward", forward, partial(forward_calls, arguments.biases)),
+        ("backward", backward, partial(backward_calls, arguments.biases)),
         ("product", () if some else PRODUCTS, product_calls),
     )
     rows = []

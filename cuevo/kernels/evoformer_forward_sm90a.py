@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, e, inf, log2
 from typing import Any, NamedTuple
 
-from cuevo.architectures import Architecture
+from cuevo.architectures import Architecture, architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import BYTES
@@ -218,6 +218,16 @@ class Config(Maps, Roles, WorkList):
         """Least and highest sum of a row that its guessed reference was one for."""
         return guessed.LEAST_SUM, guessed.MOST_SUM
 
+    def filled(self) -> "Config":
+        """The same with as many stages as are to be, and there is room for, if a producer fills
+        them; where consumers ask, it depends on their number how few keys a problem may have.
+        """
+        arch = architecture(ARCH)
+        most = 0 if self.consumers_ask else self.most_stages
+        filled = (replace(self, stages=stages) for stages in range(most, 1, -1))
+        fits = (x for x in filled if arch.fitting_in_shared(x.shared_bytes) >= x.min_blocks)
+        return next(fits, self)
+
     @property
     def registers(self) -> int:
         """Registers that the assembler may give a thread."""
@@ -375,20 +385,19 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
         config = replace(config, producer="warp", block_rows=rows, continues=shape.continues)
-        yield config
+        yield (config := config.filled())
     if config.q_in_registers:
-        yield replace(config, q_in_registers=False, continues=False)
+        yield replace(config, q_in_registers=False, continues=False).filled()
 
 
 # -- Choice ----------------------------------------------------------------------------------------
 
 
 SHAPES = (
-    Config(8, block_rows=4, stages=6, continues=True),
-    Config(32, block_rows=3, stages=5, continues=True),
-    Config(48, block_rows=2, stages=4, continues=True),
-    Config(56, block_rows=2, stages=4, continues=True),
-    Config(64, block_rows=2, stages=5, continues=True, sums="added"),
+    Config(8, block_rows=4, continues=True),
+    Config(32, block_rows=3, continues=True),
+    Config(56, block_rows=2, continues=True),
+    Config(64, block_rows=2, continues=True, sums="added"),
 )
 """Tilings for head dims up to theirs: those that have registers and shared memory enough."""
 _ASKING_ABOVE_32 = Config(
@@ -406,28 +415,25 @@ def _shape(head_dim: int) -> Config:
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
     shape = _shape(problem.head_dim)
-    if problem.head_dim == 64 and problem.dtype == "f16":
-        # The mask is an operand there, and has the room of the fifth stage.
-        shape = replace(shape, stages=4)
     shapes = [shape]
     if problem.pair != "none":
         shapes.append(replace(shape, cluster=2))
-        converting = [replace(shape, converts=True, stages=6)]
+        converting = [replace(shape, converts=True)]
         if 8 < problem.head_dim <= 32:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
-            converting = [replace(x, converts=True, stages=7) for x in (asking, shape)]
+            converting.insert(0, replace(asking, converts=True, stages=7))
             if problem.head_dim == 32:
                 shapes.append(replace(asking, late_pair=True, stages=6))
         if can_convert(problem):
-            small = replace(shape, block_rows=1, stages=4, min_blocks=2, converts=True)
-            shapes += [*converting, small, _low(small)]
+            small = replace(shape, block_rows=1, min_blocks=2, converts=True)
+            shapes += [*converting, small, replace(small, m_tiles=1)]
         if problem.head_dim in (40, 48):
             shapes.append(replace(_ASKING_ABOVE_32, converts=False, stages=4))
             if can_convert(problem):
                 shapes.append(_ASKING_ABOVE_32)
     for each in shapes:
-        fitted = adapt(each, problem)
+        fitted = adapt(each, problem).filled()
         continues = fitted.continues and _has_registers_to_continue(fitted)
         yield replace(fitted, continues=continues), speed(each, problem)
 
@@ -485,11 +491,10 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
 
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
-    if config.min_blocks > 1:
-        return replace(config, m_tiles=1, stages=max(config.stages, 5))
-    if config.consumers_ask or (config.block_rows, config.stages) != (3, 5):
-        return replace(config, m_tiles=1)
-    return replace(config, m_tiles=1, block_rows=4, stages=6)
+    low = replace(config, m_tiles=1)
+    if config.block_rows == 3 and not (config.consumers_ask or config.converts):
+        low = replace(low, block_rows=4)
+    return low.filled()
 
 
 def parameters(

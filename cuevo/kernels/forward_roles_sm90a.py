@@ -4,6 +4,11 @@ from cuevo.kernels.forward_memory_sm90a import StageMemory
 
 __all__ = ["Roles"]
 
+_STAGES, _STAGES_OF_64, _STAGES_OF_16_BITS = 5, 6, 7
+"""With two tiles of queries a warpgroup, with one, and of a pair bias that is converted. Fewer are
+slower; of more, what short works ask for too early delays what they need first.
+"""
+
 
 class Roles(StageMemory):
     """Consumer warpgroups, a row N each, and either a producer warp and mask warps beside them, or
@@ -77,6 +82,13 @@ class Roles(StageMemory):
         warpgroups are so close to each other that they need not wait for that with none between.
         """
         return self.stages - (1 if self.block_rows == 3 else 2)
+
+    @property
+    def most_stages(self) -> int:
+        """Stages that a producer fills, if there is room for them."""
+        if self.converts:
+            return _STAGES_OF_16_BITS
+        return _STAGES if self.m_tiles > 1 else _STAGES_OF_64
 
     @property
     def least_key_tiles(self) -> int:

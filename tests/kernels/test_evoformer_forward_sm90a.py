@@ -233,17 +233,32 @@ def test_results_are_those_of_float64(case: Case, settings: dict[str, Any]) -> N
     run(case, shared("sm_90a"), settings)
 
 
-@gpu
-@pytest.mark.parametrize("case", [case for case in ALL if case.head_dim <= 64], ids=name)
-def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
-    if not served(case):
-        pytest.skip("another variant's")
-    config, _ = next(kernel_90a.candidates(replace(PROBLEM, head_dim=case.head_dim)))
+def on_a_gpu(case: Case) -> dict[str, Any]:
+    """Settings for a case of the sweep: the shape of what is chosen first, and of others by turns
+    the sums, clusters and whether works continue.
+    """
+    config, _ = next(kernel_90a.candidates(problem_of(case)))
     shape = ("block_rows", "m_tiles", "stages", "q_in_registers")
     settings = {key: getattr(config, key) for key in shape} | dict(blocks=(132, 2)[case.seed % 2])
     settings |= dict(sums=("column", "added")[case.seed % 2], cluster=1 + case.seed // 2 % 2)
-    settings |= dict(continues=settings["q_in_registers"] and case.seed // 4 % 2 == 1)
-    first, again = (run(case, executor, settings) for _ in range(2))
+    return settings | dict(continues=settings["q_in_registers"] and case.seed // 4 % 2 == 1)
+
+
+SERVED = [case for case in ALL if case.head_dim <= 64 and served(case)]
+
+
+@unit
+def test_the_sweep_on_a_gpu_is_legal() -> None:
+    for case in SERVED:
+        problem = problem_of(case)
+        config = replace(Config(case.head_dim, case.dtype), **on_a_gpu(case))
+        assert not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem)
+
+
+@gpu
+@pytest.mark.parametrize("case", SERVED, ids=name)
+def test_the_sweep_on_a_gpu(executor: DriverExecutor, case: Case) -> None:
+    first, again = (run(case, executor, on_a_gpu(case)) for _ in range(2))
     for key, result in first.items():
         cases.assert_same_bytes(case, key, again[key].array, result.array)
 

@@ -339,6 +339,25 @@ def test_each_row_is_of_one_work() -> None:
     assert sliced > 100
 
 
+@pytest.mark.parametrize("head_dim", range(8, 65, 8))
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_producer_fills_as_many_stages_as_pay(head_dim: int, dtype: str) -> None:
+    """Five, of 64 queries six, of what is converted seven; fewer only where there is no room."""
+    problem = Problem(1, 48, 4, 100, 128, head_dim, dtype, dtype, dtype)
+    full = 0
+    for biases in (dict(), dict(mask="none"), dict(pair="none"), dict(mask="bool", pair="none")):
+        for config, _ in kernel_90a.candidates(replace(problem, **biases)):
+            low = [part.config for part in kernel_90a.parts(config, replace(problem, queries=190))]
+            for each in (config, low[-1]):
+                if each.consumers_ask:
+                    continue
+                most = 7 if each.converts else (6, 5)[each.m_tiles > 1]
+                deeper = replace(each, stages=each.stages + 1)
+                assert each.stages == most or kernel_90a.violations(deeper, SM_90A)
+                full += each.stages == most
+    assert full
+
+
 def test_threadblocks_of_one_row_share_a_multiprocessor() -> None:
     single = Config(48, block_rows=1, min_blocks=2, stages=4, sums="added", converts=True)
     assert not kernel_90a.violations(single, SM_90A) and single.registers == 168

@@ -55,6 +55,24 @@ def test_a_folder_that_holds_none(tmp_path: Path) -> None:
     assert sys.modules["cuevo"] is cuevo
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("biases", "given"),
+    [
+        ("both", (True, True)),
+        ("mask", (True, False)),
+        ("pair", (False, True)),
+        ("none", (False, False)),
+    ],
+)
+def test_biases_that_attention_has(biases: str, given: tuple[bool, bool]) -> None:
+    backend = HostBackend(tick=1.0)
+    (calls,) = compare.forward_calls(biases, backend, [cuevo], Workload(1, 1, 16, 8))
+    for call in calls:
+        _, inputs, _ = call.args
+        assert (inputs.mask_bias is not None, inputs.pair_bias is not None) == given
+
+
 @pytest.mark.kernel
 def test_a_difference_is_seen(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
