@@ -423,7 +423,7 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
             converting.insert(0, replace(asking, converts=True, stages=7))
-            if problem.head_dim == 32:
+            if problem.head_dim in (24, 32):
                 shapes.append(replace(asking, late_pair=True, stages=6))
         if can_convert(problem):
             small = replace(shape, block_rows=1, min_blocks=2, converts=True)

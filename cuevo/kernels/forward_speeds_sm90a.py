@@ -58,8 +58,8 @@ D 32 and above, with two tiles of queries a warpgroup and with one, of which the
 works.
 """
 _LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, 0.99
-"""The same of a stage of K and V more than of the pair bias, at D 32: with as many keys as the next
-line has, the least and the most, of which works are short, and elsewhere.
+"""The same of a stage of K and V more than of the pair bias, at D 24 and 32: with as many keys as
+the next line has, the least and the most, of which works are short, and elsewhere.
 """
 _LATE_PAIR_KEYS = (224, 256)
 _TILES_COST = 3.3

@@ -89,6 +89,20 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
     assert "90 keys are fewer than 4 tiles of 32" in why
 
 
+def test_a_late_pair_bias_is_for_short_works() -> None:
+    problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
+    for head_dim, keys, late in (
+        (32, 224, True),
+        (32, 256, True),
+        (32, 384, False),
+        (24, 256, True),
+        (24, 384, False),
+        (16, 256, False),
+    ):
+        case = replace(problem, head_dim=head_dim, queries=keys, keys=keys)
+        assert kernel_90a.choose(case, SM_90A).late_pair is late
+
+
 @pytest.mark.parametrize(
     ("changes", "converts"),
     [
