@@ -347,10 +347,11 @@ def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
         yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
     if c.converts and not problem.pair_mapped:
         yield "a tensor map of the pair bias needs rows at multiples of 16 bytes"
-    if c.consumers_ask and ceil(problem.keys / c.block_keys) < c.least_key_tiles:
+    least = c.least_key_tiles_of_last if c.has_last_tile(problem) else c.least_key_tiles
+    if c.consumers_ask and ceil(problem.keys / c.block_keys) < least:
         yield (
             f"consumers ask for boxes of this work and the next; {problem.keys} keys are fewer "
-            f"than {c.least_key_tiles} tiles of {c.block_keys}"
+            f"than {least} tiles of {c.block_keys}"
         )
     if not problem.mapped:
         yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
@@ -384,8 +385,9 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     if config.consumers_ask:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
-        config = replace(config, producer="warp", block_rows=rows, continues=shape.continues)
-        yield (config := config.filled())
+        other = replace(config, producer="warp", block_rows=rows, continues=shape.continues)
+        config = other.filled()
+        yield config
     if config.q_in_registers:
         yield replace(config, q_in_registers=False, continues=False).filled()
 
@@ -475,26 +477,26 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
     of 64, where others have more. If these run `together`, each has some of the multiprocessors,
     where that is better.
     """
-    whole, rest = divmod(problem.queries, config.block_queries)
-    if not (whole and 0 < rest <= 64 < config.block_queries):
+    if not config.has_last_tile(problem):
         yield Part(config, problem, 0, config.blocks)
         return
-    first, low = whole * config.block_queries, _low(config)
-    problems = [replace(problem, queries=queries) for queries in (first, rest)]
+    rest, low = problem.queries % config.block_queries, _low(config)
+    problems = [replace(problem, queries=queries) for queries in (problem.queries - rest, rest)]
     blocks = 0
     if together:
         works = config.works(problems[0]), low.works(problems[1])
-        blocks = blocks_of_last(config.blocks, config.cluster, config.head_dim, *works)
+        shape = config.blocks, config.cluster, config.head_dim, config.last_tenths
+        blocks = blocks_of_last(*shape, *works)
     yield Part(config, problems[0], 0, config.blocks - blocks)
-    yield Part(low, problems[1], first, blocks or low.blocks)
+    yield Part(low, problems[1], problems[0].queries, blocks or low.blocks)
 
 
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
-    low = replace(config, m_tiles=1)
-    if config.block_rows == 3 and not (config.consumers_ask or config.converts):
-        low = replace(low, block_rows=4)
-    return low.filled()
+    if config.consumers_ask:
+        return replace(config, m_tiles=1, stages=config.last_stages, late_pair=False)
+    rows = 4 if config.block_rows == 3 and not config.converts else config.block_rows
+    return replace(config, m_tiles=1, block_rows=rows).filled()
 
 
 def parameters(

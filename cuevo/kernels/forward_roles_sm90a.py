@@ -5,9 +5,12 @@ from cuevo.kernels.forward_memory_sm90a import StageMemory
 __all__ = ["Roles"]
 
 _STAGES, _STAGES_OF_64, _STAGES_OF_16_BITS = 5, 6, 7
-"""With two tiles of queries a warpgroup, with one, and of a pair bias that is converted. Fewer are
-slower; of more, what short works ask for too early delays what they need first.
+"""Of a producer: with two tiles of queries a warpgroup, with one, and of a pair bias that is
+converted. Fewer are slower; of more, what short works ask for too early delays what they need
+first.
 """
+_STAGES_OF_64_ASKED_FOR = 7
+"""Likewise with one tile of queries where consumers ask."""
 
 
 class Roles(StageMemory):
@@ -91,11 +94,24 @@ class Roles(StageMemory):
         return _STAGES if self.m_tiles > 1 else _STAGES_OF_64
 
     @property
+    def last_stages(self) -> int:
+        """Stages of a last tile of 64 queries, in a launch of its own, where consumers ask: those
+        of four rows N are short, and what they wait for comes from memory.
+        """
+        longer = (self.block_rows, self.block_keys) == (4, 32) and not self.converts
+        return max(self.stages, _STAGES_OF_64_ASKED_FOR) if longer else self.stages
+
+    @property
     def least_key_tiles(self) -> int:
         """Tiles of keys that there have to be where consumers ask for boxes: they ask for those of
         this work and of the next.
         """
         return max(self.stages_ahead + 1, self.block_rows)
+
+    @property
+    def least_key_tiles_of_last(self) -> int:
+        """The same where there is a last tile of 64 queries."""
+        return max(self.least_key_tiles, self.stages_ahead + 1 + self.last_stages - self.stages)
 
     @property
     def reads_mask_tiles(self) -> bool:

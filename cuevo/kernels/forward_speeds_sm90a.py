@@ -35,6 +35,10 @@ of 64 queries, as a work has more to do before and behind its stages.
 """
 _MANY_KEYS = (192, 256, 224)
 """At D 16, 24 and 32."""
+_ASKING_GAIN_WITH_LAST = 1.02
+"""The same with a last tile of 64 queries and so many keys at D 16 and 32 in bf16, where that has
+multiprocessors of its own.
+"""
 _CONVERTING_GAIN = (
     (16, 0.97),
     (24, 1.02),
@@ -106,7 +110,10 @@ def _speed(shape: Shape, problem: Problem) -> float:
         many, few = _asking_gain(problem)
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
-        return few if _is_short(problem) else many * shared
+        if not _is_short(problem):
+            return many * shared
+        beside = problem.head_dim % 16 == 0 and problem.dtype == "bf16"
+        return few if _has_few_keys(problem) or not beside else _ASKING_GAIN_WITH_LAST
     if shape.cluster == 1:
         return 1.0
     if problem.head_dim == 24:
@@ -127,9 +134,13 @@ def _asking_gain(problem: Problem) -> tuple[float, float]:
 
 
 def _is_short(problem: Problem) -> bool:
-    """Whether the latter is its gain."""
-    few = problem.keys < _MANY_KEYS[_index_of_dim(problem)]
-    return few or 0 < problem.queries % 128 <= 64
+    """Whether the latter is its gain, but for a last tile that `_ASKING_GAIN_WITH_LAST` is of."""
+    return _has_few_keys(problem) or 0 < problem.queries % 128 <= 64
+
+
+def _has_few_keys(problem: Problem) -> bool:
+    """Whether works have more to do before and behind their stages than is worth it."""
+    return problem.keys < _MANY_KEYS[_index_of_dim(problem)]
 
 
 def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:

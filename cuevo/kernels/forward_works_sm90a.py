@@ -13,9 +13,9 @@ __all__ = ["Slices", "WorkList", "blocks_of_last", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
-_LAST = 7
+_LAST, _LAST_ASKED_FOR = 7, 6
 """Tenths of a work's time that one of a last tile of 64 queries takes where k and v are in L2 for
-others, too; else it takes all of it.
+others, too, else it takes all of it: with a producer, or where all that consumers ask for is tiled.
 """
 _MANY_TILE_BYTES = 2**25
 _LONG_SCORES = 2**29
@@ -26,20 +26,24 @@ _LINE_ELEMENTS = 64
 """Of 16 bits, in a line of 128 bytes, which is what TMA has L2 fetch."""
 
 
-def blocks_of_last(blocks: int, cluster: int, head_dim: int, works: int, last_works: int) -> int:
+def blocks_of_last(
+    blocks: int, cluster: int, head_dim: int, tenths: int, works: int, last_works: int
+) -> int:
     """How many of a device's threadblocks take the works of a last tile of 64 queries, where others
     take those of whole tiles meanwhile, for both to end at a time: they read the same k and v,
     which come from memory once if they do so together. 0: it is better if each has all of the
     device, one launch after the other; with an odd multiple of 8 as head dim it always was.
+
+    tenths : of a work's time that one of the last tile takes, as `WorkList.last_tenths` says.
     """
     clusters = blocks // cluster
     if head_dim % 16 or clusters < 2:
         return 0
-    least = max(_LAST * last_works * clusters // (10 * works + _LAST * last_works), 1)
+    least = max(tenths * last_works * clusters // (10 * works + tenths * last_works), 1)
     best, fewest = 0, 10 * (ceil(works / clusters) + ceil(last_works / clusters)) - 1
     for more in range(3):
         share = min(least + more, clusters - 1)
-        rounds = max(10 * ceil(works / (clusters - share)), _LAST * ceil(last_works / share))
+        rounds = max(10 * ceil(works / (clusters - share)), tenths * ceil(last_works / share))
         if rounds <= fewest:
             best, fewest = cluster * share, rounds
     return best
@@ -98,6 +102,20 @@ class WorkList(ABC):
         """How many there are."""
         groups, tiles = self.extents(problem.rows, problem.queries)
         return problem.batch * problem.heads * tiles * groups
+
+    @property
+    @abstractmethod
+    def consumers_ask(self) -> bool: ...
+
+    def has_last_tile(self, problem: Problem) -> bool:
+        """Whether a last tile of 64 queries or fewer has a launch of its own."""
+        whole, rest = divmod(problem.queries, self.block_queries)
+        return whole > 0 and 0 < rest <= 64 < self.block_queries
+
+    @property
+    def last_tenths(self) -> int:
+        """Tenths of a work's time that one of a last tile of 64 queries takes beside others."""
+        return _LAST_ASKED_FOR if self.consumers_ask and self.tiled else _LAST
 
     @property
     def slices_last_works(self) -> bool:

@@ -78,15 +78,23 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (48, 768, 48, True),
         (300, 768, 48, True),  # with tiles
         (16, 2048, 64, False),
+        (384, 769, 32, True),  # with a last tile of 64 queries
+        (300, 301, 16, True),
     ):
         case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
         for dtype in ("bf16", "f16"):
             kinds = dict(dtype=dtype, mask=dtype, pair=dtype)
-            assert kernel_90a.choose(replace(case, **kinds), SM_90A).consumers_ask is asking
+            in_f16 = dtype == "f16" and 0 < keys % 128 <= 64
+            chosen = kernel_90a.choose(replace(case, **kinds), SM_90A)
+            assert chosen.consumers_ask is (asking and not in_f16)
     few = replace(problem, keys=90)
     asking = next(config for config, _ in kernel_90a.candidates(few) if config.consumers_ask)
     (why,) = kernel_90a.violations(asking, SM_90A, few)
     assert "90 keys are fewer than 4 tiles of 32" in why
+    few = replace(problem, keys=190, queries=150)
+    (why,) = kernel_90a.violations(asking, SM_90A, replace(few, keys=150))
+    assert "150 keys are fewer than 6 tiles of 32" in why  # for a last tile of 22 queries
+    assert not kernel_90a.violations(asking, SM_90A, few)
 
 
 def test_a_late_pair_bias_is_for_short_works() -> None:
@@ -255,8 +263,8 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
 @pytest.mark.parametrize(
     ("rows", "length", "head_dim", "expected"),
     [
-        (384, 769, 32, [120, 12]),
-        (300, 301, 32, [103, 29]),
+        (384, 769, 32, [118, 14]),
+        (300, 301, 32, [100, 32]),
         (512, 520, 64, [111, 21]),
         (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
         (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors

@@ -54,6 +54,8 @@ _COLUMNS = Columns(
     tiled=lambda c: c.tiled,
     needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
+    least_key_tiles_of_last=lambda c: c.least_key_tiles_of_last,
+    last_tenths=lambda c: c.last_tenths,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
     mask_addends=lambda c: c.mask_addends,
 )
@@ -149,7 +151,8 @@ def formulas() -> Iterator[str]:
         lambda: config(**known).grid(x, blocks)[0],
     )
     counts: Any = {
-        name: input_int(name) for name in ("blocks", "cluster", "head_dim", "works", "last_works")
+        name: input_int(name)
+        for name in ("blocks", "cluster", "head_dim", "tenths", "works", "last_works")
     }
     yield number_function(
         "blocks_of_last",

@@ -219,8 +219,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     /* Beside each other, where there are launches that both follow. */
     together = parts == 2 && plan->count;
     if (together && arch->two_streams)
-        of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, mapped_works(whole, &part[0]),
-                                 mapped_works(low, &part[1]));
+        of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, whole->last_tenths,
+                                 mapped_works(whole, &part[0]), mapped_works(low, &part[1]));
     for (n = 0; n < parts; n++) {
         /* The whole tiles right behind the launches that both follow. */
         const int i = together ? 1 - n : n;
