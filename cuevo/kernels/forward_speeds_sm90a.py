@@ -113,7 +113,7 @@ def _speed(shape: Shape, problem: Problem) -> float:
         if not _is_short(problem):
             return many * shared
         beside = problem.head_dim % 16 == 0 and problem.dtype == "bf16"
-        return few if _has_few_keys(problem) or not beside else _ASKING_GAIN_WITH_LAST
+        return few if _has_few_keys(problem) or not beside else _ASKING_GAIN_WITH_LAST * shared
     if shape.cluster == 1:
         return 1.0
     if problem.head_dim == 24:
