@@ -140,6 +140,7 @@ def formulas() -> Iterator[str]:
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"
+    yield number_function("mapped_has_last_tile", given, lambda: config().has_last_tile(x))
     yield number_function("mapped_works", given, lambda: config().works(x))
     yield values_function("mapped_slices", launch, lambda: config().slices(x, blocks))
     sizes: Any = [input_int(f"slices[{i}]") for i in range(4)]

@@ -218,6 +218,35 @@ def test_a_large_pair_bias_has_its_heads_in_the_same_sets(
 FORWARD, TILES, BOTH = "evoformer_forward_sm90a", "pair_tiles_sm90", "bias_tiles_sm90"
 
 
+def packed(
+    kind: str, rows: int, length: int, head_dim: int, masked: bool = True
+) -> dict[str, ArrayView]:
+    """Packed arrays of a forward pass with 16 heads and a pair bias."""
+    drawing, order = Drawing(0), (0, 1, 2, 3, 4)
+    shape = (1, rows, length, 16, head_dim)
+    shapes = dict.fromkeys(("q", "k", "v"), shape)
+    shapes |= {"mask_bias": (1, rows, 1, 1, length)} if masked else {}
+    shapes |= {"pair_bias": (1, 1, 16, length, length), "out": shape}
+    return {name: drawing.array(shape, kind, order) for name, shape in shapes.items()}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "length", "m_tiles"),
+    [
+        (1, 1000, [1]),  # all tiles have 64 queries
+        (1, 1024, [1]),
+        (300, 301, [1, 2]),
+        (300, 330, [2]),
+    ],
+)
+def test_a_last_tile_of_64_queries_beside_others(
+    planner: Planner, rows: int, length: int, m_tiles: list[int]
+) -> None:
+    found = on_hopper(planner, packed("bf16", rows, length, 32))
+    assert [each.config.m_tiles for each in found if each.kernel == FORWARD] == m_tiles
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("rows", "length", "head_dim", "masked", "kernels"),
@@ -238,12 +267,7 @@ FORWARD, TILES, BOTH = "evoformer_forward_sm90a", "pair_tiles_sm90", "bias_tiles
 def test_who_makes_tiles(
     planner: Planner, kind: str, rows: int, length: int, head_dim: int, masked: bool, kernels: Any
 ) -> None:
-    drawing, order = Drawing(0), (0, 1, 2, 3, 4)
-    shape = (1, rows, length, 16, head_dim)
-    shapes = dict.fromkeys(("q", "k", "v"), shape)
-    shapes |= {"mask_bias": (1, rows, 1, 1, length)} if masked else {}
-    shapes |= {"pair_bias": (1, 1, 16, length, length), "out": shape}
-    views = {name: drawing.array(shape, kind, order) for name, shape in shapes.items()}
+    views = packed(kind, rows, length, head_dim, masked)
     if kind == "f16" and kernels == [FORWARD]:
         kernels = [TILES, *kernels]  # it has no registers to convert at these head dims
     assert [each.kernel for each in on_hopper(planner, views)] == kernels

@@ -197,7 +197,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     const mapped_config *whole = &mapped_configs[added ? tiling->whole_with_lse : tiling->whole];
     const mapped_config *low = &mapped_configs[added ? tiling->low_with_lse : tiling->low];
     const int64_t rest = x->queries % whole->block_queries;
-    const int parts = rest && rest <= 64 && x->queries > rest ? 2 : 1;
+    const int parts = mapped_has_last_tile(whole, x) ? 2 : 1;
     int64_t of_last = 0;
     problem part[2];
     cuevo_array tiles;
