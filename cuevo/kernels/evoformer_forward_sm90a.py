@@ -1,23 +1,28 @@
-"""Host half of ``ptx/evoformer_forward_sm90a.ptx``: what may be configured, how it is launched, its
-tensor maps.
+"""Host half of ``ptx/evoformer_forward_sm90a.ptx``: which instances there are to choose from, how
+one is launched, its tensor maps.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, e, inf, log2
 from typing import Any, NamedTuple
 
-from cuevo.architectures import Architecture, architecture
+from cuevo.architectures import Architecture
 from cuevo.arrays import ArrayView
 from cuevo.cuda.context import PrimaryContext
 from cuevo.cuda.tensor_map import BYTES
-from cuevo.kernels import bias_tiles_sm90, choice
+from cuevo.kernels import choice
 from cuevo.kernels import guessed_reference_sm90a as guessed
-from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem, common_fields
-from cuevo.kernels.forward_maps_sm90a import Maps
-from cuevo.kernels.forward_roles_sm90a import Roles
+from cuevo.kernels.forward import Problem, common_fields
+from cuevo.kernels.forward_config_sm90a import (
+    ARCH,
+    Config,
+    device_violations,
+    problem_violations,
+    violations,
+)
 from cuevo.kernels.forward_speeds_sm90a import can_convert, prefers_lower_variant, speed
-from cuevo.kernels.forward_works_sm90a import WorkList, blocks_of_last
+from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
 
 __all__ = [
@@ -46,210 +51,6 @@ __all__ = [
 NAME = "evoformer_forward_sm90a"
 SUMMARY = "Evoformer attention, forward: TMA, mbarriers, wgmma, persistent threadblocks"
 MINIMUM_ARCH = 90
-ARCH = "sm_90a"
-"""Its instructions are those of one architecture, not of later ones."""
-
-_MOST_WORKS = 2**31
-_HEADROOM = 4.0
-"""In powers of two: what exponents in fp16 are lowered by beside a reference."""
-
-
-@dataclass(frozen=True)
-class Config(Maps, Roles, WorkList):
-    """One instance of the kernel; its template is given the whole of it."""
-
-    head_dim: int
-    dtype: str = "bf16"
-    block_rows: int = 3
-    """Rows N of a threadblock, a consumer warpgroup each: they share the pair-bias tile."""
-    m_tiles: int = 2
-    """Tiles of 64 queries of a warpgroup: the scores of one are computed while another's
-    exponentials are taken.
-    """
-    block_keys: int = 32
-    """Keys of a stage, and of a softmax step of one tile."""
-    parts: int = 2
-    """Parts of such a step's exponentials: each is multiplied by v as soon as it is there."""
-    cluster: int = 1
-    """Threadblocks of a cluster: neighbours in rows N, each of which brings a part of the pair-bias
-    tile to all.
-    """
-    stages: int = 5
-    """Shared-memory stages of K, V and the pair bias."""
-    late_pair: bool = False
-    """Ask for the pair bias of a stage one stage later than for its K and V, which come from
-    memory where tiles of the pair bias are in L2: it has one stage fewer.
-    """
-    q_in_registers: bool = True
-    """Keep Q as fragments, or read it from shared memory for each product."""
-    continues: bool = False
-    """Make the first scores of a work under the last exponentials of the one before; Q has to be in
-    registers.
-    """
-    mask: str = "none"
-    """Type of mask_bias, or "bounds": no mask, but keys may end within a tile."""
-    pair: str = "bf16"
-    """Type of pair_bias, or "none"; its tiles are fp32 in any case."""
-    producer: str = "warp"
-    """Who asks TMA for boxes: "warp", one of its own, beside which there are mask warps, or
-    "consumer", those that compute, in turn, so that all registers are theirs; the mask comes in
-    tiles then.
-    """
-    converts: bool = False
-    """Take the pair bias, of 16 bits, as it is in memory, and convert it beside the scores; else
-    another launch makes tiles of it in fp32, which more rows N share than a threadblock has.
-    """
-    sums: str = "column"
-    """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
-    "added", instructions, of unrounded ones.
-    """
-    min_blocks: int = 1
-    """Threadblocks that share a multiprocessor."""
-    blocks: int = 132
-    """Multiprocessors of a launch, at most: those of the device."""
-    again_words: int = 128
-    """Words of 32 bits that note which works of a threadblock are to be done again, where
-    references are guessed.
-    """
-
-    def __post_init__(self) -> None:
-        choice.check_types(self)
-
-    # -- Tiles -------------------------------------------------------------------------------------
-
-    @property
-    def block_queries(self) -> int:
-        """Queries of a threadblock."""
-        return 64 * self.m_tiles
-
-    @property
-    def adds_mask(self) -> bool:
-        """Whether a product adds the mask to the scores: where there is one, or keys end within a
-        tile and no tile of the pair bias in fp32 says so.
-        """
-        return self.masked and (self.mask != "bounds" or not self.tiled)
-
-    @property
-    def tiled(self) -> bool:
-        """Whether the pair bias comes in tiles of `pair_tiles_sm90`."""
-        return self.pair != "none" and not self.converts
-
-    @property
-    def needs_whole_tiles(self) -> bool:
-        """Whether nothing says where keys end within a tile."""
-        return not self.masked and not self.tiled
-
-    @property
-    def mask_beside_k(self) -> bool:
-        """Whether the rows of K have room for the mask, so that their product adds it; else it
-        takes one more step of 16 k.
-        """
-        reads = self.dtype == "bf16" and self.q_in_registers and not self.consumers_ask
-        return self.adds_mask and self.pads_k and reads
-
-    @property
-    def mask_addends(self) -> bool:
-        """Whether the mask is added to exponents, in the instruction that makes them of scores:
-        where no reference has to.
-        """
-        # With three warps a sub-partition a product is as fast; above D 48 there are no registers
-        # for addends beside a pair bias that is converted.
-        pays = self.consumers_ask or self.head_dim > 32
-        room = self.head_dim <= 48 or not self.converts
-        return self.adds_mask and self.guesses and pays and room and not self.mask_beside_k
-
-    @property
-    def of_biases(self) -> bias_tiles_sm90.Config:
-        """What makes tiles of the mask, where it comes in such, and of the pair bias."""
-        return bias_tiles_sm90.Config(
-            self.mask,
-            self.block_rows,
-            self.block_keys,
-            pair=self.pair if self.tiled else "none",
-            added=self.mask_addends,
-        )
-
-    @property
-    def mask_product(self) -> bool:
-        """Whether one more step of 16 k adds the mask to the scores."""
-        return self.adds_mask and not (self.mask_beside_k or self.mask_addends)
-
-    @property
-    def product_columns(self) -> int:
-        """Columns of the product with v: D, and 8 of row sums where these make them."""
-        return self.head_dim + (8 if self.sums == "column" else 0)
-
-    @property
-    def sums_in_rows(self) -> bool:
-        """Whether the columns that make the row sums lie within the rows of v, else elsewhere."""
-        return self.head_dim < self.product_columns <= self.row_elements
-
-    @property
-    def tile_step(self) -> int:
-        """Queries from a warp's 16 of a tile to its 16 of the next one: beside each other, unless a
-        product reads tiles of Q from shared memory.
-        """
-        return 16 if self.q_in_registers else 64
-
-    @property
-    def warp_step(self) -> int:
-        """Queries from a warp's first one to the next warp's."""
-        return 16 * self.m_tiles if self.q_in_registers else 16
-
-    @property
-    def stored_queries(self) -> int:
-        """Queries that a warp stores at a time."""
-        return self.warp_step
-
-    @property
-    def guesses(self) -> bool:
-        """Whether rows have a reference before their scores are known, and none that moves: the
-        type of probabilities has the range for that.
-        """
-        return self.dtype == "bf16"
-
-    @property
-    def headroom(self) -> float:
-        """Powers of two that the exponents of probabilities are lowered by beside a reference."""
-        return guessed.HEADROOM if self.guesses else _HEADROOM
-
-    @property
-    def guessed_sums(self) -> tuple[float, float]:
-        """Least and highest sum of a row that its guessed reference was one for."""
-        return guessed.LEAST_SUM, guessed.MOST_SUM
-
-    def filled(self) -> "Config":
-        """The same with as many stages as are to be, and there is room for, if a producer fills
-        them; where consumers ask, it depends on their number how few keys a problem may have.
-        """
-        arch = architecture(ARCH)
-        most = 0 if self.consumers_ask else self.most_stages
-        filled = (replace(self, stages=stages) for stages in range(most, 1, -1))
-        fits = (x for x in filled if arch.fitting_in_shared(x.shared_bytes) >= x.min_blocks)
-        return next(fits, self)
-
-    @property
-    def registers(self) -> int:
-        """Registers that the assembler may give a thread."""
-        return choice.registers(self)
-
-    @property
-    def ones(self) -> int:
-        """A word of two ones of the 16-bit type."""
-        return ONES[self.dtype] * 0x10001
-
-    def added_sum(self, m: int) -> str | None:
-        """Name of the sums of tile `m` where instructions add them."""
-        return f"sum{m}_" if self.sums == "added" else None
-
-    def scores(self, m: int) -> list[str]:
-        """Names of the scores of tile `m`."""
-        return [f"s{m}_{i}" for i in range(self.block_keys // 2)]
-
-    @staticmethod
-    def operand(names: list[str]) -> str:
-        """Registers as an instruction has them."""
-        return f"{{{', '.join(names)}}}"
 
 
 def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:
@@ -257,108 +58,6 @@ def values(config: Config, *, maps_at: int | None = None) -> dict[str, object]:
     begins with an address, from which that many bytes on its tensor maps are in memory.
     """
     return {"config": config, "maps_at": maps_at}
-
-
-def violations(
-    config: Config, arch: Architecture, problem: Problem | None = None
-) -> tuple[str, ...]:
-    """Reasons why `config` cannot run on `arch` (and serve `problem`); empty if it can. The only
-    statement of the constraints.
-    """
-    if arch.name != ARCH:
-        return (f"wgmma needs {ARCH}; this is {arch.name}",)
-    return tuple(_violations(config, arch, problem))
-
-
-def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Iterator[str]:
-    if c.head_dim % 8 or not 8 <= c.head_dim <= 64:
-        yield f"head_dim must be a multiple of 8 from 8 to 64, not {c.head_dim}"
-        return
-    if c.dtype not in ("f16", "bf16"):
-        yield f"dtype must be f16 or bf16, not {c.dtype!r}"
-        return
-    if c.mask not in BIAS_BYTES:
-        yield f"mask must be one of {', '.join(BIAS_BYTES)}, not {c.mask!r}"
-    if c.pair not in ("none", "f16", "bf16", "f32"):
-        yield f"pair must be none, f16, bf16 or f32, not {c.pair!r}"
-    if c.block_keys not in (32, 64):
-        yield f"block_keys must be 32 or 64, not {c.block_keys}"
-        return
-    if not 1 <= c.block_rows <= 4 or c.m_tiles not in (1, 2, 4):
-        yield f"block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not {c.block_rows}, {c.m_tiles}"
-        return
-    if c.parts < 1 or c.block_keys % (16 * c.parts):
-        yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
-        return
-    if c.sums not in ("column", "added"):
-        yield f"sums must be column or added, not {c.sums!r}"
-        return
-    if not 2 <= c.stages <= 16:
-        yield f"stages must be 2 to 16, not {c.stages}"
-    if c.late_pair and not (c.tiled and c.stages >= 4):
-        yield "late_pair is for tiles of the pair bias, and 4 stages or more"
-    if c.continues and not c.q_in_registers:
-        yield "continues needs q_in_registers: the next work's Q comes to where this one's was"
-    if c.cluster not in (1, 2, 4) or (c.cluster > 1 and not c.tiled):
-        yield f"cluster must be 1, or 2 or 4 where the pair bias is tiled, not {c.cluster}"
-    if c.converts and c.pair not in ("f16", "bf16"):
-        yield f"what is converted is a pair bias of f16 or bf16, not {c.pair}"
-    if c.again_words < 1 or c.again_words & (c.again_words - 1) or c.again_words >= c.threads:
-        yield f"again_words must be a power of two below {c.threads}, not {c.again_words}"
-    if c.blocks < 1:
-        yield f"blocks must be positive, not {c.blocks}"
-    if c.producer not in ("warp", "consumer"):
-        yield f"producer must be warp or consumer, not {c.producer!r}"
-    elif c.consumers_ask:
-        yield from _asking_violations(c)
-    yield from choice.resource_violations(c, arch)
-    if 0 < arch.fitting_in_shared(c.shared_bytes) < c.min_blocks:
-        yield f"{c.shared_bytes} bytes of shared memory do not fit {c.min_blocks} times"
-    yield from device_violations(c, arch)
-    if problem is not None:
-        yield from problem_violations(c, problem)
-
-
-def _asking_violations(c: Config) -> Iterator[str]:
-    if c.pair == "none" or c.mask == "bounds":
-        yield "where consumers ask for boxes, there is a pair bias, and biases say where keys end"
-    if c.cluster > 1 or not c.continues:
-        yield "where consumers ask for boxes, cluster is 1, and continues True"
-    if c.stages < 3 or c.pair_stages < c.block_rows:
-        yield (
-            "where consumers ask for boxes, stages are 3 or more, and stages, also of the pair "
-            "bias, no fewer than block_rows, as each goes on by so many"
-        )
-
-
-def device_violations(c: Config, arch: Architecture) -> Iterator[str]:
-    """Reasons why a device has too few multiprocessors for `c`."""
-    if c.cluster > arch.multiprocessors:
-        yield f"a cluster of {c.cluster} does not fit on {arch.multiprocessors} multiprocessors"
-
-
-def problem_violations(c: Config, problem: Problem) -> Iterator[str]:
-    """Reasons why `c` does not serve `problem`."""
-    if (c.head_dim, c.dtype, c.pair) != (problem.head_dim, problem.dtype, problem.pair):
-        yield "is an instance for another head_dim, dtype or type of pair_bias"
-    if c.mask != problem.mask and (c.mask, problem.mask) != ("bounds", "none"):
-        yield f"is an instance for mask {c.mask}, not {problem.mask}"
-    if c.needs_whole_tiles and problem.keys % c.block_keys:
-        yield f'{problem.keys} keys end within a tile of {c.block_keys}; mask must be "bounds"'
-    if c.converts and not problem.pair_mapped:
-        yield "a tensor map of the pair bias needs rows at multiples of 16 bytes"
-    least = c.least_key_tiles_of_last if c.has_last_tile(problem) else c.least_key_tiles
-    if c.consumers_ask and ceil(problem.keys / c.block_keys) < least:
-        yield (
-            f"consumers ask for boxes of this work and the next; {problem.keys} keys are fewer "
-            f"than {least} tiles of {c.block_keys}"
-        )
-    if not problem.mapped:
-        yield "a tensor map steps forward along every axis of q, k and v, by less than 2^40 bytes"
-    if not problem.scaled:
-        yield "divides biases by the scale, which is so small that it is taken as 0"
-    if c.works(problem) >= _MOST_WORKS:
-        yield f"{c.works(problem)} works are not fewer than 2^31"
 
 
 def adapt(config: Config, problem: Problem) -> Config:
@@ -371,6 +70,7 @@ def adapt(config: Config, problem: Problem) -> Config:
         pair=problem.pair,
         cluster=1 if problem.pair == "none" else config.cluster,
         converts=config.converts and problem.pair in ("f16", "bf16"),
+        scales_q=config.scales_q and problem.power_of_two,
     )
     fitted = replace(fitted, late_pair=config.late_pair and fitted.tiled)
     ragged = not fitted.tiled and problem.keys % config.block_keys > 0
@@ -385,11 +85,13 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     if config.consumers_ask:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
-        other = replace(config, producer="warp", block_rows=rows, continues=shape.continues)
-        config = other.filled()
+        tiles = config.m_tiles * config.row_warpgroups
+        other = replace(config, producer="warp", block_rows=rows, m_tiles=tiles, row_warpgroups=1)
+        config = replace(other, continues=shape.continues).filled()
         yield config
     if config.q_in_registers:
-        yield replace(config, q_in_registers=False, continues=False).filled()
+        other = replace(config, q_in_registers=False, continues=False, scales_q=False)
+        yield other.filled()
 
 
 # -- Choice ----------------------------------------------------------------------------------------
@@ -406,8 +108,21 @@ _ASKING_ABOVE_32 = Config(
     48, block_rows=3, stages=5, continues=True, producer="consumer", converts=True
 )
 """At D 40 and 48, where there is room for a third row N if consumers ask for boxes."""
-_LEAST_SHARE = 0.7
-"""Of the time of a threadblock's rows N, what it takes where few of them exist."""
+_SHARING_ABOVE_48 = Config(
+    64,
+    block_rows=2,
+    row_warpgroups=2,
+    m_tiles=1,
+    stages=7,
+    continues=True,
+    producer="consumer",
+    converts=True,
+)
+"""At D 56 and 64: four warpgroups, where registers allow two with two tiles of queries each."""
+_LEAST_SHARE, _LEAST_SHARE_OF_SHARED = 0.7, 0.85
+"""Of the time of a threadblock's rows N, what it takes where few of them exist; where warpgroups
+share a row.
+"""
 
 
 def _shape(head_dim: int) -> Config:
@@ -416,6 +131,14 @@ def _shape(head_dim: int) -> Config:
 
 def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     """Configurations that may serve `problem`, with the speed of their tiling."""
+    for each in _shapes(problem):
+        fitted = adapt(each, problem).filled()
+        continues = fitted.continues and _has_registers_to_continue(fitted)
+        yield replace(fitted, continues=continues), speed(fitted, problem)
+
+
+def _shapes(problem: Problem) -> list[Config]:
+    """What `candidates` are made of."""
     shape = _shape(problem.head_dim)
     shapes = [shape]
     if problem.pair != "none":
@@ -430,19 +153,20 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
         if can_convert(problem):
             small = replace(shape, block_rows=1, min_blocks=2, converts=True)
             shapes += [*converting, small, replace(small, m_tiles=1)]
+            if problem.head_dim > 48:
+                shapes.append(_SHARING_ABOVE_48)
         if problem.head_dim in (40, 48):
             shapes.append(replace(_ASKING_ABOVE_32, converts=False, stages=4))
             if can_convert(problem):
                 shapes.append(_ASKING_ABOVE_32)
-    for each in shapes:
-        fitted = adapt(each, problem).filled()
-        continues = fitted.continues and _has_registers_to_continue(fitted)
-        yield replace(fitted, continues=continues), speed(each, problem)
+    scales_q = problem.power_of_two and problem.dtype == "bf16"
+    return [replace(each, scales_q=scales_q and each.converts) for each in shapes]
 
 
 def _has_registers_to_continue(config: Config) -> bool:
     """Whether scores of the next work fit beside the results of one."""
-    return config.head_dim <= 56 or (config.dtype == "bf16" and not config.converts)
+    few = config.dtype == "bf16" and not config.converts
+    return config.head_dim <= 56 or config.consumers_ask or few
 
 
 def choose(problem: Problem, arch: Architecture) -> Config:
@@ -455,7 +179,8 @@ def cost(config: Config, speed: float, problem: Problem, arch: Architecture) -> 
     """Works of a cluster one after the other, by a multiprocessor's rows N, over their speed. One
     row of several takes longer than its share.
     """
-    rows = max(min(config.block_rows, problem.rows), _LEAST_SHARE * config.block_rows)
+    share = _LEAST_SHARE_OF_SHARED if config.row_warpgroups > 1 else _LEAST_SHARE
+    rows = max(min(config.block_rows, problem.rows), share * config.block_rows)
     return config.rounds(problem, arch.multiprocessors) * (rows * config.min_blocks / speed)
 
 
@@ -494,9 +219,10 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
     if config.consumers_ask:
-        return replace(config, m_tiles=1, stages=config.last_stages, late_pair=False)
+        fewer = replace(config, m_tiles=1, row_warpgroups=1, late_pair=False)
+        return replace(fewer, stages=config.last_stages)
     rows = 4 if config.block_rows == 3 and not config.converts else config.block_rows
-    return replace(config, m_tiles=1, block_rows=rows).filled()
+    return replace(config, m_tiles=1, row_warpgroups=1, block_rows=rows).filled()
 
 
 def parameters(
@@ -561,6 +287,7 @@ def unmapped_fields(
     blocks: int | None = None,
 ) -> dict[str, Any]:
     """`parameters` without the tensor maps; a pair bias that is converted is as tiles."""
+    scores_scale = config.scores_scale(scale)
     return {
         "pair_tiles": pair_tiles.pointer if pair_tiles else 0,
         "pair_stride_batch": pair_tiles.strides[0] if pair_tiles else 0,
@@ -568,10 +295,11 @@ def unmapped_fields(
         "pair_stride_tile": pair_tiles.strides[2] if pair_tiles else 0,
         "first_query": first_query,
         "key_tiles": ceil(problem.keys / config.block_keys),
-        "score_scale": scale * log2(e),
-        "reference_scale": scale * log2(e),
-        "bias_scale": 1.0 / scale,
-        "first_reference": _first_reference(config.dtype, scale * log2(e)),
+        "score_scale": scores_scale * log2(e),
+        "reference_scale": scores_scale * log2(e),
+        "bias_scale": 1.0 / scores_scale,
+        "first_reference": _first_reference(config.dtype, scores_scale * log2(e)),
+        "q_scale": scale / scores_scale,
         **config.numbering(problem, blocks),
         **common_fields(problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }

@@ -3,7 +3,7 @@ tiling.
 """
 
 from dataclasses import dataclass
-from math import ceil, e, log2
+from math import ceil, e, frexp, log2
 from typing import Protocol, TypeVar
 
 from cuevo.architectures import Architecture
@@ -43,6 +43,10 @@ class Problem:
     """Whether tensor maps can describe q, k and v."""
     scaled: bool = True
     """Whether the scale is not so small that it is taken as 0 (`NEGLIGIBLE_SCALE`)."""
+    power_of_two: bool = False
+    """Whether the scale is one that operands are multiplied by without rounding
+    (`is_power_of_two`).
+    """
 
     @property
     def pair_keys(self) -> int:
@@ -56,6 +60,16 @@ class Problem:
     def scores(self) -> int:
         """How many there are."""
         return self.batch * self.rows * self.heads * self.queries * self.keys
+
+
+def is_power_of_two(scale: float) -> bool:
+    """Whether `scale`, or its negative, is a power of two up to 1, and not so small that a product
+    of it and an operand that counts is less than the least normal number of bfloat16.
+
+    >>> is_power_of_two(0.125), is_power_of_two(32**-0.5)
+    (True, False)
+    """
+    return LEAST_POWER <= abs(scale) <= 1.0 and abs(frexp(scale)[0]) == 0.5
 
 
 class Tiling(Protocol):
@@ -103,6 +117,8 @@ def grid(config: Tiling, problem: Problem) -> tuple[int, int, int]:
 
 NEGLIGIBLE_SCALE = 2.0**-64
 """Magnitude below which a scale is taken as 0."""
+LEAST_POWER = 2.0**-16
+"""Of two, that operands are multiplied by."""
 ONES = {"f16": 0x3C00, "bf16": 0x3F80}
 """Bits of 1 in a 16-bit type."""
 

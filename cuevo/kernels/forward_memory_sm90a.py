@@ -22,6 +22,7 @@ class StageMemory(StageRing):
     head_dim: int
     late_pair: bool
     m_tiles: int
+    row_warpgroups: int
 
     @property
     @abstractmethod
@@ -58,6 +59,11 @@ class StageMemory(StageRing):
     @property
     @abstractmethod
     def consumers_ask(self) -> bool: ...
+
+    @property
+    def warpgroups(self) -> int:
+        """Consumer warpgroups."""
+        return self.block_rows * self.row_warpgroups
 
     @property
     def score_step(self) -> tuple[int, int]:
@@ -164,7 +170,7 @@ class StageMemory(StageRing):
     @property
     def output_bytes(self) -> int:
         """Bytes of all strips, where these have a place of their own."""
-        return 0 if self.consumers_ask else 4 * self.block_rows * self.strip_bytes
+        return 0 if self.consumers_ask else 4 * self.warpgroups * self.strip_bytes
 
     @property
     def mask_at(self) -> int:
@@ -214,7 +220,7 @@ class StageMemory(StageRing):
     def state_bytes(self) -> int:
         """Bytes of row states that have a place of their own; none where registers have them."""
         own = self.guesses and not self.states_in_strips
-        return 4 * self.block_rows * self.state_warp_bytes if own else 0
+        return 4 * self.warpgroups * self.state_warp_bytes if own else 0
 
     @property
     def again_at(self) -> int:

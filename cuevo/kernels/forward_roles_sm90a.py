@@ -32,7 +32,7 @@ class Roles(StageMemory):
     def threads(self) -> int:
         """Threads of a block: consumer warpgroups, the producer warp, mask warps."""
         others = 0 if self.consumers_ask else 32 + 32 * self.mask_warps
-        return 128 * self.block_rows + others
+        return 128 * self.warpgroups + others
 
     @property
     def masked(self) -> bool:
@@ -84,7 +84,7 @@ class Roles(StageMemory):
         have left the one that was there before when one or two stages are between them. Three
         warpgroups are so close to each other that they need not wait for that with none between.
         """
-        return self.stages - (1 if self.block_rows == 3 else 2)
+        return self.stages - (1 if self.warpgroups == 3 else 2)
 
     @property
     def most_stages(self) -> int:
@@ -106,7 +106,7 @@ class Roles(StageMemory):
         """Tiles of keys that there have to be where consumers ask for boxes: they ask for those of
         this work and of the next.
         """
-        return max(self.stages_ahead + 1, self.block_rows)
+        return max(self.stages_ahead + 1, self.warpgroups)
 
     @property
     def least_key_tiles_of_last(self) -> int:

@@ -66,6 +66,13 @@ _LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, 0.99
 the next line has, the least and the most, of which works are short, and elsewhere.
 """
 _LATE_PAIR_KEYS = (224, 256)
+_SHARING_GAIN = (1.045, 0.99)
+"""Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
+"""
+_SCALED_GAIN = 1.055
+"""The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
+by that; at D 16 where consumers ask.
+"""
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
 _CONVERTING_IN_F16 = (16, 24, 40, 48)
@@ -87,13 +94,19 @@ class Shape(Protocol):
     def m_tiles(self) -> int: ...
     @property
     def min_blocks(self) -> int: ...
+    @property
+    def row_warpgroups(self) -> int: ...
+    @property
+    def scales_q(self) -> bool: ...
 
 
 def speed(shape: Shape, problem: Problem) -> float:
     """Speed of clusters, of consumers that ask for boxes, of a pair bias that is converted, or of
     small threadblocks, beside single ones that have a producer and tiles.
     """
-    return _speed(shape, problem) * (_late_pair_gain(problem) if shape.late_pair else 1.0)
+    gains = shape.scales_q and (shape.consumers_ask or problem.head_dim > 16)
+    gain = _SCALED_GAIN if gains else 1.0
+    return _speed(shape, problem) * (_late_pair_gain(problem) if shape.late_pair else gain)
 
 
 def _late_pair_gain(problem: Problem) -> float:
@@ -155,6 +168,9 @@ def can_convert(problem: Problem) -> bool:
 
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
+    if shape.row_warpgroups > 1:
+        of_56, of_64 = _SHARING_GAIN
+        return of_56 if problem.head_dim == 56 else of_64
     if shape.consumers_ask and problem.head_dim > 32:
         return _asking_gain_above_32(problem)[1]
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)

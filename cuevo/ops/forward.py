@@ -15,7 +15,7 @@ from cuevo.kernels import (
     evoformer_forward_sm80,
     evoformer_forward_sm90a,
 )
-from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, parameters
+from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, is_power_of_two, parameters
 from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_lse,
@@ -179,7 +179,11 @@ def _make_plan(
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
-    problem = replace(problem, scaled=abs(factor) >= NEGLIGIBLE_SCALE)
+    problem = replace(
+        problem,
+        scaled=abs(factor) >= NEGLIGIBLE_SCALE,
+        power_of_two=is_power_of_two(factor),
+    )
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
     pair_mapped = problem.pair_mapped and place.knows_addresses
     readable = replace(problem, pair_alignment=ROW_ALIGNMENT, pair_mapped=pair_mapped)
@@ -226,14 +230,15 @@ def _add_mapped_launch(
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
+    bias_scale = 1.0 / chosen.scores_scale(scale)
     # A program of JAX makes tiles of the pair bias beside its tensor maps.
     in_one_launch = chosen.reads_mask_tiles and place.knows_addresses
     if chosen.tiled and not in_one_launch:
         block = (chosen.block_queries, chosen.block_keys)
-        tile_pair_bias(builder, problem.pair, block, 1.0 / scale)
+        tile_pair_bias(builder, problem.pair, block, bias_scale)
     if chosen.reads_mask_tiles:
         own = chosen.of_biases if in_one_launch else replace(chosen.of_biases, pair="none")
-        tile_biases(builder, own, chosen.block_queries, 1.0 / scale)
+        tile_biases(builder, own, chosen.block_queries, bias_scale)
     q, k, v = views["q"], views["k"], views["v"]
     pair_bias = views.get("pair_bias")
     mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}

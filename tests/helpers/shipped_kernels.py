@@ -125,14 +125,15 @@ def mapped_configurations(
     head_dim: int, dtype: str, biases: int
 ) -> list[evoformer_forward_sm90a.Config]:
     """Candidates of `evoformer_forward_sm90a` for `BIASES[biases]` and keys that end with a tile,
-    or in one, and what they are for a last tile of queries that is short.
+    or in one, and scales of any kind, and what they are for a last tile of queries that is short.
     """
     mask, pair, _ = BIASES[biases]
     types = (dtype if mask == "own" else mask, dtype if pair == "own" else pair)
     kernel, arch = evoformer_forward_sm90a, architecture("sm_90a")
     found = {}
-    for keys in (256, 257):
-        problem = forward.Problem(1, 8, 2, 257, keys, head_dim, dtype, *types)
+    for keys, exact in product((256, 257), (False, True)):
+        sizes = (1, 8, 2, 257, keys, head_dim)
+        problem = forward.Problem(*sizes, dtype, *types, power_of_two=exact)
         for config, _ in kernel.candidates(problem):
             if not kernel.violations(config, arch, problem):
                 found |= dict.fromkeys(part.config for part in kernel.parts(config, problem))
@@ -144,13 +145,15 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
     kernel = evoformer_forward_sm90a
     for head_dim, biases in product(MAPPED_DIMS, range(len(BIASES))):
         if (head_dim // 8 + biases) % 7 == 0:
-            dtype = ("bf16", "f16")[biases % 2]
+            dtype = ("bf16", "f16")[head_dim // 8 % 2]
             for config in mapped_configurations(head_dim, dtype, biases):
                 tiling = f"{config.block_rows}x{config.block_queries}x{config.block_keys}"
                 tiling += f"-clusters{config.cluster}" if config.cluster > 1 else ""
                 tiling += "-asking" if config.consumers_ask else ""
                 tiling += "-late" if config.late_pair else ""
                 tiling += "-converting" if config.converts else ""
+                tiling += "-sharing" if config.row_warpgroups > 1 else ""
+                tiling += "-scaled" if config.scales_q else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)
                 if not config.converts:  # who builds maps in memory makes tiles

@@ -30,7 +30,7 @@ from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80
 from cuevo.kernels import evoformer_forward_sm90a as kernel_90a
 from cuevo.kernels.evoformer_forward_sm90a import Config
-from cuevo.kernels.forward import Problem
+from cuevo.kernels.forward import Problem, is_power_of_two
 from cuevo.ops.attention_problem import state_problem
 from cuevo.ops.dispatch import dispatch
 from cuevo.ops.forward import VARIANTS
@@ -80,6 +80,10 @@ LATE: dict[str, Any] = dict(late_pair=True, continues=True)
 RAW = Case("bf16", 32, 140, 168, rows=6, heads=2, mask="bf16", pair="bf16", seed=14)
 SHARED = Case("bf16", 24, 70, 72, batch=2, rows=3, pair="bf16", pair_layout="one B", seed=15)
 CONVERTING: dict[str, Any] = dict(converts=True)
+SCALED: dict[str, Any] = dict(scales_q=True)
+"""q is multiplied by a scale that is a power of two."""
+SHARING: dict[str, Any] = dict(block_rows=2, row_warpgroups=2, m_tiles=1, **ASKING)
+"""Two warpgroups share a row n."""
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
@@ -148,6 +152,26 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(RAW, rows=1, head_dim=48),
         dict(block_rows=1, min_blocks=2, blocks=1, stages=3, sums="added", **CONVERTING),
     ),
+    # Rows n that two warpgroups share, one of which does not exist; tiles; a producer.
+    (replace(RAW, rows=3, head_dim=64), dict(stages=5, **SHARING, **SCALED, **CONVERTING)),
+    (
+        replace(RAW, rows=3, head_dim=56, values="offset", offset=-300.0, scale=-0.25),
+        dict(stages=4, sums="added", **SHARING, **SCALED, **CONVERTING),
+    ),
+    (replace(LONG, rows=4, head_dim=64), dict(stages=5, blocks=1, **SHARING)),
+    (
+        replace(PLAIN, queries=140),
+        dict(block_rows=1, row_warpgroups=2, m_tiles=2, stages=2, continues=True),
+    ),
+    # Scales that q is multiplied by: by each kind of kernel that has q in registers.
+    (
+        replace(RAW, head_dim=16, keys=160, mask="none", seed=19),
+        dict(block_rows=4, stages=6, blocks=1, **ASKING, **SCALED, **CONVERTING),
+    ),
+    (replace(LONG, scale=-0.5), dict(block_rows=4, stages=5, **ASKING, **SCALED)),
+    (replace(BESIDE, scale=2.0**-16), dict(block_rows=2, stages=3, continues=True, **SCALED)),
+    (replace(ENDING, scale=1.0), dict(stages=5, continues=True, **SCALED)),
+    (replace(SHARED, scale=-1.0), dict(block_rows=1, m_tiles=1, stages=3, **SCALED, **CONVERTING)),
 )
 SETTINGS: tuple[dict[str, Any], ...] = (
     dict(stages=3, parts=2, continues=True),
@@ -164,7 +188,8 @@ def problem_of(case: Case) -> Problem:
     """The problem of a case, as a call states it."""
     views = cases.host_views(cases.make(case), readonly=True)
     scaled = case.scale is None or abs(case.scale) > 2**-64
-    return replace(state_problem(**views), scaled=scaled)
+    factor = case.head_dim**-0.5 if case.scale is None else case.scale
+    return replace(state_problem(**views), scaled=scaled, power_of_two=is_power_of_two(factor))
 
 
 def served(case: Case) -> bool:
@@ -192,7 +217,9 @@ def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
             continues=True, sums=("column", "added")[index // 3 % 2], blocks=(132, 2)[index % 2]
         )
         settings |= ASKING if index % 5 < 2 else {}
+        settings |= dict(row_warpgroups=2, m_tiles=1) if index % 7 < 3 else {}
         problem = problem_of(case)
+        settings |= SCALED if problem.power_of_two and index % 4 else {}
         config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **settings)
         if not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem):
             yield case, settings | dict(again_words=64)

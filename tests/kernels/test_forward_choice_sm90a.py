@@ -50,8 +50,8 @@ def test_what_it_does_not_serve(changes: dict[str, Any], why: str) -> None:
         (dict(cluster=2), "cluster is 1"),
         (dict(continues=False), "continues True"),
         (dict(stages=2), "stages are 3 or more"),
-        (dict(stages=3, block_rows=4), "no fewer than block_rows"),
-        (dict(stages=4, block_rows=4, late_pair=True), "no fewer than block_rows"),
+        (dict(stages=3, block_rows=4), "no fewer than warpgroups"),
+        (dict(stages=4, block_rows=4, late_pair=True), "no fewer than warpgroups"),
         (dict(stages=3, late_pair=True), "4 stages or more"),
     ],
     ids=str,
@@ -77,14 +77,16 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
         (48, 768, 40, True),
         (48, 768, 48, True),
         (300, 768, 48, True),  # with tiles
-        (16, 2048, 64, False),
+        (16, 2048, 56, True),
+        (16, 2048, 64, True),
+        (512, 512, 64, False),
         (384, 769, 32, True),  # with a last tile of 64 queries
         (300, 301, 16, True),
     ):
         case = replace(problem, rows=rows, queries=keys, keys=keys, head_dim=head_dim)
         for dtype in ("bf16", "f16"):
             kinds = dict(dtype=dtype, mask=dtype, pair=dtype)
-            in_f16 = dtype == "f16" and 0 < keys % 128 <= 64
+            in_f16 = dtype == "f16" and (0 < keys % 128 <= 64 or head_dim > 48)
             chosen = kernel_90a.choose(replace(case, **kinds), SM_90A)
             assert chosen.consumers_ask is (asking and not in_f16)
     few = replace(problem, keys=90)

@@ -66,7 +66,7 @@ def stand_in(kind: type, values: Mapping[str, Any]) -> Any:
 def problem_in_c(**others: Any) -> Problem:
     """The problem at ``x``, with other values of fields that it has not."""
     extents = ("batch", "rows", "heads", "queries", "keys", "head_dim")
-    names = (*extents, "mapped", "scaled", "pair_mapped")
+    names = (*extents, "mapped", "scaled", "power_of_two", "pair_mapped")
     sizes: dict[str, Any] = {name: input_int(f"x->{name}") for name in names}
     return Problem(**{"dtype": "", **sizes, **others})
 

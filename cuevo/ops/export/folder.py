@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from cuevo import __version__
-from cuevo.kernels.forward import NEGLIGIBLE_SCALE
+from cuevo.kernels.forward import LEAST_POWER, NEGLIGIBLE_SCALE
 from cuevo.ops.attention_problem import MOST_EXTENT, MOST_POSITIONS, MOST_SCALE
 from cuevo.ops.export import (
     backward,
@@ -81,6 +81,7 @@ def _constants() -> str:
         f"#define MOST_POSITIONS {MOST_POSITIONS}\n"
         f"#define MOST_SCALE {MOST_SCALE!r}\n"
         f"#define NEGLIGIBLE_SCALE {NEGLIGIBLE_SCALE!r}\n"
+        f"#define LEAST_POWER {LEAST_POWER!r}\n"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from cuda.bindings import driver
@@ -42,6 +42,7 @@ _COLUMNS = Columns(
     min_blocks=lambda c: c.min_blocks,
     m_tiles=lambda c: c.m_tiles,
     block_rows=lambda c: c.block_rows,
+    row_warpgroups=lambda c: c.row_warpgroups,
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
     stored_queries=lambda c: c.stored_queries,
@@ -51,6 +52,7 @@ _COLUMNS = Columns(
     consumers_ask=lambda c: c.consumers_ask,
     late_pair=lambda c: c.late_pair,
     converts=lambda c: c.converts,
+    scales_q=lambda c: c.scales_q,
     tiled=lambda c: c.tiled,
     needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
@@ -251,10 +253,10 @@ def tables(selection: Selection, instances: Instances) -> Iterator[str]:
 
     for arch, head_dim, dtype, mask, pair in selection.kinds("forward"):
         first = len(tilings)
-        # Keys that end with a tile, which some candidates need, and others.
+        # Keys that end with a tile, which some candidates need, and others; likewise scales.
         problems = [
-            Problem(1, _MANY, 1, 1, keys, head_dim, dtype, mask, pair)
-            for keys in (_MANY, _MANY + 1)
+            Problem(1, _MANY, 1, 1, keys, head_dim, dtype, mask, pair, power_of_two=exact)
+            for keys, exact in product((_MANY, _MANY + 1), (False, True))
         ]
         offered = {x: problem for problem in problems for x, _ in _KERNEL.candidates(problem)}
         for config, problem in offered.items():

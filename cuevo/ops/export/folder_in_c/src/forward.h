@@ -163,6 +163,7 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     const int64_t pair = c->tiled ? (int64_t)f->pair_bias.type : (int64_t)CUEVO_ABSENT;
     const bias_tiles_config *own = NULL;
     bias_tiles_params p;
+    const double scale = c->scales_q ? 1.0 : f->scale;
     cuevo_array tiles;
     cuevo_status status;
     int i;
@@ -179,8 +180,8 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     tiles.shape[4] = 1;
     lay_in_workspace(plan, f->workspace, &tiles);
     memset(&p, 0, sizeof p);
-    status = c->tiled ? bias_tiles_fields(&p, own, &f->mask_bias, &tiles, &f->pair_bias, pair_tiles, f->scale)
-                      : mask_tiles_fields(&p, &f->mask_bias, &tiles, f->scale);
+    status = c->tiled ? bias_tiles_fields(&p, own, &f->mask_bias, &tiles, &f->pair_bias, pair_tiles, scale)
+                      : mask_tiles_fields(&p, &f->mask_bias, &tiles, scale);
     if (status != CUEVO_OK)
         return status;
     status = add_launch(plan, (uint32_t)own->kernel, bias_tiles_blocks(own, &tiles, pair_tiles), own->threads, 0, &p,

@@ -22,7 +22,7 @@ typedef struct architecture {
 
 typedef struct problem {
     int64_t batch, rows, heads, queries, keys, head_dim;
-    int64_t mapped, scaled, pair_mapped;
+    int64_t mapped, scaled, power_of_two, pair_mapped;
     int64_t pair_keys; /* of a row of the pair bias that may be read */
 } problem;
 
@@ -385,7 +385,7 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
     cuevo_array operands[3];
     static const char *const names[] = {"q", "k", "v"};
     cuevo_status status;
-    int i;
+    int i, exponent;
     found->batch = q->shape[0];
     found->rows = q->shape[1];
     found->queries = q->shape[2];
@@ -434,6 +434,7 @@ static cuevo_status state_problem(cuevo_plan *plan, problem *found, const cuevo_
     found->mapped = is_mapped(q) && is_mapped(k) && is_mapped(v);
     found->pair_mapped = is_absent(pair_bias) || is_mapped_pair(pair_bias);
     found->scaled = fabs(scale) >= NEGLIGIBLE_SCALE;
+    found->power_of_two = fabs(scale) >= LEAST_POWER && fabs(scale) <= 1 && fabs(frexp(scale, &exponent)) == 0.5;
     return CUEVO_OK;
 }
 
