@@ -2,7 +2,7 @@
 tiling.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, e, frexp, log2
 from typing import Protocol, TypeVar
 
@@ -47,6 +47,11 @@ class Problem:
     """Whether the scale is one that operands are multiplied by without rounding
     (`is_power_of_two`).
     """
+
+    def with_scale(self, scale: float) -> "Problem":
+        """The same with what `scale` says of itself."""
+        scaled = abs(scale) >= NEGLIGIBLE_SCALE
+        return replace(self, scaled=scaled, power_of_two=is_power_of_two(scale))
 
     @property
     def pair_keys(self) -> int:

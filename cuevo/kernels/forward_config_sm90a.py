@@ -127,7 +127,7 @@ class Config(Maps, Roles, WorkList):
         where no reference has to.
         """
         # With three warps a sub-partition a product is as fast; above D 48 there are no registers
-        # for addends beside a pair bias that is converted.
+        # for addends beside two tiles of a pair bias that is converted.
         pays = self.consumers_ask or self.head_dim > 32
         room = self.head_dim <= 48 or not self.converts or self.m_tiles == 1
         return self.adds_mask and self.guesses and pays and room and not self.mask_beside_k

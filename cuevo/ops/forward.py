@@ -15,7 +15,7 @@ from cuevo.kernels import (
     evoformer_forward_sm80,
     evoformer_forward_sm90a,
 )
-from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, is_power_of_two, parameters
+from cuevo.kernels.forward import Problem, parameters
 from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_lse,
@@ -179,11 +179,7 @@ def _make_plan(
     if builder.plan.on_copies or 0 in (*q.shape, problem.keys):
         return builder.plan
     builder.plan.cpu_seconds = cpu_seconds("attention", problem.scores, problem.head_dim)
-    problem = replace(
-        problem,
-        scaled=abs(factor) >= NEGLIGIBLE_SCALE,
-        power_of_two=is_power_of_two(factor),
-    )
+    problem = problem.with_scale(factor)
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
     pair_mapped = problem.pair_mapped and place.knows_addresses
     readable = replace(problem, pair_alignment=ROW_ALIGNMENT, pair_mapped=pair_mapped)

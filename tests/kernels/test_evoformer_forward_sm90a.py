@@ -30,7 +30,7 @@ from cuevo.executors.driver import DriverExecutor
 from cuevo.kernels import evoformer_forward_sm80
 from cuevo.kernels import evoformer_forward_sm90a as kernel_90a
 from cuevo.kernels.evoformer_forward_sm90a import Config
-from cuevo.kernels.forward import Problem, is_power_of_two
+from cuevo.kernels.forward import Problem
 from cuevo.ops.attention_problem import state_problem
 from cuevo.ops.dispatch import dispatch
 from cuevo.ops.forward import VARIANTS
@@ -187,9 +187,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 def problem_of(case: Case) -> Problem:
     """The problem of a case, as a call states it."""
     views = cases.host_views(cases.make(case), readonly=True)
-    scaled = case.scale is None or abs(case.scale) > 2**-64
-    factor = case.head_dim**-0.5 if case.scale is None else case.scale
-    return replace(state_problem(**views), scaled=scaled, power_of_two=is_power_of_two(factor))
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    return state_problem(**views).with_scale(scale)
 
 
 def served(case: Case) -> bool:

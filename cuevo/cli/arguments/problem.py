@@ -201,7 +201,7 @@ def _attention(
     q, k, v = _arrays([of_queries, of_keys, of_keys], [own] * 3)
     mask = _bias(mask_type, own, (batch, rows, 1, 1, keys))
     pair = _bias(pair_type, own, (batch, 1, heads, queries, keys))
-    problem = state_problem(q, k, v, mask, pair)
+    problem = state_problem(q, k, v, mask, pair).with_scale(dim**-0.5)
     if operation == "attention":
         arrays = (q, k, v, mask, pair, None, None)
         choices = ((forward.VARIANTS, problem),)
