@@ -69,6 +69,10 @@ _LATE_PAIR_KEYS = (224, 256)
 _SHARING_GAIN = (1.045, 0.99)
 """Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
 """
+_SHORT_CALL, _MASK_COST = 2**25, 0.8
+"""Scores below which a call takes the device no longer than the host, and what such a call's second
+launch, which makes tiles of the mask, leaves of that.
+"""
 _SCALED_GAIN = 1.055
 """The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
 by that; at D 16 where consumers ask.
@@ -94,6 +98,8 @@ class Shape(Protocol):
     def m_tiles(self) -> int: ...
     @property
     def min_blocks(self) -> int: ...
+    @property
+    def reads_mask_tiles(self) -> bool: ...
     @property
     def row_warpgroups(self) -> int: ...
     @property
@@ -170,7 +176,9 @@ def can_convert(problem: Problem) -> bool:
 def _converting_gain(shape: Shape, problem: Problem) -> float:
     if shape.row_warpgroups > 1:
         of_56, of_64 = _SHARING_GAIN
-        return of_56 if problem.head_dim == 56 else of_64
+        gain = of_56 if problem.head_dim == 56 else of_64
+        short = shape.reads_mask_tiles and problem.scores < _SHORT_CALL
+        return gain * _MASK_COST if short else gain
     if shape.consumers_ask and problem.head_dim > 32:
         return _asking_gain_above_32(problem)[1]
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)

@@ -99,6 +99,29 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
     assert not kernel_90a.violations(asking, SM_90A, few)
 
 
+def test_warpgroups_share_a_row_above_head_dim_48() -> None:
+    problem = Problem(1, 8, 16, 768, 768, 64, "bf16", "bf16", "bf16", power_of_two=True)
+    for changes, shared in (
+        (dict(), True),
+        (dict(rows=512, heads=4), True),
+        (dict(rows=512, heads=4, power_of_two=False), False),  # level, with tiles
+        (dict(power_of_two=False), True),
+        (dict(head_dim=56), True),
+        (dict(head_dim=48), False),
+        (dict(dtype="f16", pair="f16"), False),
+        (dict(pair="f32"), False),
+        (dict(pair_mapped=False), False),
+        (dict(keys=128), False),
+        (dict(rows=1), False),
+        (dict(rows=2, keys=512, queries=512), False),  # a second launch, for the mask
+        (dict(rows=2, keys=512, queries=512, mask="none"), True),
+    ):
+        chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
+        assert (chosen.row_warpgroups == 2) is shared, changes
+        scaled = chosen.converts and changes.get("power_of_two", True) and chosen.dtype == "bf16"
+        assert chosen.scales_q is scaled, changes
+
+
 def test_a_late_pair_bias_is_for_short_works() -> None:
     problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
     for head_dim, keys, late in (
