@@ -94,6 +94,7 @@ CASES = (
 _ALONE = {
     "producer": "warp",
     "block_rows": 2,
+    "row_warpgroups": 1,
     "m_tiles": 2,
     "stages": 4,
     "min_blocks": 1,
@@ -111,6 +112,8 @@ _CONVERTING = {**_ALONE, "converts": True}
 _ASKING_CONVERTING = {**_ASKING, "converts": True}
 _SMALL = {**_CONVERTING, "block_rows": 1, "min_blocks": 2}
 """Threadblocks of which two share a multiprocessor."""
+_SHARING = {**_ASKING, "block_rows": 2, "row_warpgroups": 2, "m_tiles": 1}
+"""Two warpgroups share a row N."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={**_THREE, "blocks": 3}),
     Case((1, 4, 130, 200, 1, 32), config={**_THREE, "blocks": 2, "sums": "added"}),
@@ -151,6 +154,10 @@ CASES_OF_SM_90A = (
     Case((1, 2, 50, 104, 3, 64), mask="float32", dead=True, config={**_CONVERTING, "blocks": 2}),
     Case((1, 1, 200, 200, 4, 48), config={**_SMALL, "blocks": 1}),
     Case((1, 1, 150, 104, 3, 32), mask="bool", config={**_SMALL, "m_tiles": 1, "blocks": 1}),
+    Case((1, 3, 200, 200, 2, 64), dead=True, config={**_SHARING, "converts": True, "blocks": 2}),
+    Case((1, 3, 70, 192, 2, 56), mask=None, config={**_SHARING, "converts": True, "blocks": 1}),
+    Case((1, 3, 200, 170, 1, 64), mask="float32", config={**_SHARING, "blocks": 1}),
+    Case((1, 4, 200, 200, 2, 16), config={**_ASKING_CONVERTING, "scales_q": True, "blocks": 2}),
 )
 """For devices that have wgmma."""
 _PAIRED = {**_THREE, "cluster": 2}
