@@ -274,6 +274,27 @@ def test_who_makes_tiles(
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "length", "head_dim", "scale", "scaled"),
+    [
+        (8, 1024, 64, 0.125, True),  # two warpgroups share a row, beside tiles of the mask
+        (8, 1096, 64, -1.0, True),
+        (16, 2048, 32, 2.0**-16, True),
+        (16, 2048, 32, 2.0**-17, False),
+        (16, 2048, 32, 0.2, False),
+        (16, 2048, 32, 2.0, False),
+    ],
+)
+def test_a_scale_that_q_is_multiplied_by(
+    planner: Planner, rows: int, length: int, head_dim: int, scale: float, scaled: bool
+) -> None:
+    found = on_hopper(planner, packed("bf16", rows, length, head_dim), scale)
+    assert [each.kernel for each in found] == [BOTH, FORWARD]
+    assert {each.config.scales_q for each in found[1:]} == {scaled}
+    assert {each.config.row_warpgroups for each in found[1:]} == {head_dim // 32}
+
+
+@pytest.mark.unit
 def test_boxes_that_are_narrower_than_their_swizzle(tmp_path: Path) -> None:
     dims = (24, 40, 48)
     kinds = (("forward",), dims, ("bf16",), ("sm_90a",), ("own",), ("own",))
@@ -293,13 +314,13 @@ def test_boxes_that_are_narrower_than_their_swizzle(tmp_path: Path) -> None:
         assert last.config.k_map(views["k"]).box[0] == head_dim < last.config.row_elements
 
 
-def on_hopper(planner: Planner, views: dict[str, ArrayView]) -> list[Launched]:
+def on_hopper(planner: Planner, views: dict[str, ArrayView], scale: float = 0.2) -> list[Launched]:
     """The launches of a forward pass, which are Python's."""
-    device, call = Device(90, 132, c_planner.ENCODER, 1), forward_of(views, 0.2, 1 << 30)
+    device, call = Device(90, 132, c_planner.ENCODER, 1), forward_of(views, scale, 1 << 30)
     status, found = planner.plan(device, call)
     assert status == 0, found.wrong
     ours = planner.launches(found)
-    plan = c_planner.forward_plan(views, 0.2, "sm_90a")
+    plan = c_planner.forward_plan(views, scale, "sm_90a")
     assert [*unlike(ours, c_planner.launched(plan, views, 1 << 30))] == []
     return ours
 
