@@ -139,6 +139,11 @@ def formulas() -> Iterator[str]:
         f"{_COLUMNS.parameter}, double speed, {PROBLEM}, {ARCHITECTURE}",
         lambda: _KERNEL.cost(config(), speed, x, arch),
     )
+    yield number_function(
+        "mapped_scores_scale",
+        f"{_COLUMNS.parameter}, double scale",
+        lambda: config().scores_scale(float_in_c("scale")),
+    )
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"

@@ -152,7 +152,7 @@ static cuevo_status tile_pair(cuevo_plan *plan, const mapped_config *c, const cu
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
     memset(&p, 0, sizeof p);
-    if ((status = tiles_fields(&p, &f->pair_bias, tiles, f->scale)) != CUEVO_OK)
+    if ((status = tiles_fields(&p, &f->pair_bias, tiles, mapped_scores_scale(c, f->scale))) != CUEVO_OK)
         return status;
     return add_launch(plan, (uint32_t)own->kernel, tiles_blocks(tiles), own->threads, 0, &p, sizeof p, CUEVO_FIRST);
 }
@@ -163,7 +163,7 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     const int64_t pair = c->tiled ? (int64_t)f->pair_bias.type : (int64_t)CUEVO_ABSENT;
     const bias_tiles_config *own = NULL;
     bias_tiles_params p;
-    const double scale = c->scales_q ? 1.0 : f->scale;
+    const double scale = mapped_scores_scale(c, f->scale);
     cuevo_array tiles;
     cuevo_status status;
     int i;
