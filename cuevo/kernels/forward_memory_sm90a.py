@@ -66,6 +66,11 @@ class StageMemory(StageRing):
         return self.block_rows * self.row_warpgroups
 
     @property
+    def row_warps(self) -> int:
+        """Warps of a row N, of which each has queries of its own."""
+        return 4 * self.row_warpgroups
+
+    @property
     def score_step(self) -> tuple[int, int]:
         """Queries and keys that are computed together, if any of them exists."""
         return (self.block_queries, self.block_keys)

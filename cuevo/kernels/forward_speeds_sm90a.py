@@ -110,9 +110,9 @@ def speed(shape: Shape, problem: Problem) -> float:
     """Speed of clusters, of consumers that ask for boxes, of a pair bias that is converted, or of
     small threadblocks, beside single ones that have a producer and tiles.
     """
-    gains = shape.scales_q and (shape.consumers_ask or problem.head_dim > 16)
-    gain = _SCALED_GAIN if gains else 1.0
-    return _speed(shape, problem) * (_late_pair_gain(problem) if shape.late_pair else gain)
+    late = _late_pair_gain(problem) if shape.late_pair else 1.0
+    is_gain = shape.scales_q and (shape.consumers_ask or problem.head_dim > 16)
+    return _speed(shape, problem) * late * (_SCALED_GAIN if is_gain else 1.0)
 
 
 def _late_pair_gain(problem: Problem) -> float:

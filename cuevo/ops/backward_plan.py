@@ -27,7 +27,7 @@ from cuevo.kernels import (
 )
 from cuevo.kernels.backward import Problem as Side
 from cuevo.kernels.backward import operands_shape, padded, stats_shape, terms_shape
-from cuevo.kernels.forward import NEGLIGIBLE_SCALE, Problem, scale_fields
+from cuevo.kernels.forward import Problem, scale_fields
 from cuevo.ops.attention_problem import (
     broadcast_biases,
     check_backward,
@@ -189,11 +189,8 @@ class _Builder(PlanBuilder):
         ]
         asked = [each for each in asked if each["first"] or each["second"] or each["sums"]]
         pack_dout(self)
-        self.problem = replace(
-            self.problem,
-            mapped=self.problem.mapped and is_mapped(self.views["dout"]),
-            scaled=abs(self.scale) >= NEGLIGIBLE_SCALE,
-        )
+        mapped = self.problem.mapped and is_mapped(self.views["dout"])
+        self.problem = replace(self.problem.with_scale(self.scale), mapped=mapped)
         variants = [
             each
             for each in VARIANTS
