@@ -21,7 +21,12 @@ from cuevo.kernels.forward_config_sm90a import (
     problem_violations,
     violations,
 )
-from cuevo.kernels.forward_speeds_sm90a import can_convert, prefers_lower_variant, speed
+from cuevo.kernels.forward_speeds_sm90a import (
+    can_convert,
+    prefers_lower_variant,
+    prefers_packed,
+    speed,
+)
 from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
 
@@ -40,6 +45,7 @@ __all__ = [
     "device_violations",
     "parameters",
     "prefers_lower_variant",
+    "prefers_packed",
     "problem_violations",
     "speed",
     "spill_fallbacks",

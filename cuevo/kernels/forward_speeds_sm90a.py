@@ -8,7 +8,7 @@ from cuevo.architectures import Architecture
 from cuevo.kernels.forward import Problem
 from cuevo.kernels.forward_works_sm90a import has_many_tiles
 
-__all__ = ["can_convert", "prefers_lower_variant", "speed"]
+__all__ = ["can_convert", "prefers_lower_variant", "prefers_packed", "speed"]
 
 _LEAST_SCORES, _LEAST_SCORES_OF_SOME_ROWS, _LEAST_SCORES_OF_FEW_ROWS = 2**25, 2**24, 2**20
 """From which on it runs unasked; the others where it takes the host no longer than
@@ -73,6 +73,8 @@ _SHORT_CALL, _MASK_COST = 2**25, 0.8
 """Scores below which a call takes the device no longer than the host, and what such a call's second
 launch, which makes tiles of the mask, leaves of that.
 """
+_LEAST_SCORES_OF_PACKED = 2**27
+"""From which on what such a pair bias saves at D 64 is more than packing it takes."""
 _SCALED_GAIN = 1.055
 """The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
 by that; at D 16 where consumers ask.
@@ -171,6 +173,17 @@ def can_convert(problem: Problem) -> bool:
     """Whether there are kernels that convert the pair bias, if a tensor map can describe it."""
     narrow = problem.pair in ("f16", "bf16")
     return narrow and (problem.dtype == "bf16" or problem.head_dim in _CONVERTING_IN_F16)
+
+
+def prefers_packed(problem: Problem) -> bool:
+    """Whether a pair bias that no tensor map can describe is copied to rows that one can, so that
+    it is converted: at D 64 where it is not divided by the scale, and with a mask, without which
+    consumers that ask would not know where keys end. That is worth more than the copy takes, but
+    for short calls.
+    """
+    scaled = problem.head_dim == 64 and problem.power_of_two and problem.dtype == "bf16"
+    long = problem.mask != "none" and problem.scores >= _LEAST_SCORES_OF_PACKED
+    return scaled and long and can_convert(problem) and not problem.pair_mapped
 
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:

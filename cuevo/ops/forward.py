@@ -30,6 +30,7 @@ from cuevo.ops.packing import (
     check_pack,
     pack_biases,
     pack_mask,
+    pack_pair_bias,
     tile_biases,
     tile_pair_bias,
 )
@@ -184,12 +185,15 @@ def _make_plan(
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
     pair_mapped = problem.pair_mapped and place.knows_addresses
     readable = replace(problem, pair_alignment=ROW_ALIGNMENT, pair_mapped=pair_mapped)
+    packs = pack is not False and place.knows_addresses
+    packs = packs and evoformer_forward_sm90a.prefers_packed(readable)
+    mapped = replace(readable, pair_mapped=True) if packs else readable
     (measured,) = tuned.settle(
-        builder.plan, "attention", VARIANTS, [problem], config, served=[readable]
+        builder.plan, "attention", VARIANTS, [problem], config, served=[mapped]
     )
     named = measured if config is None else config
     if dispatch(VARIANTS, readable, architecture_of(place), named) is evoformer_forward_sm90a:
-        _add_mapped_launch(builder, readable, factor, config, measured)
+        _add_mapped_launch(builder, mapped, factor, config, measured, packs=packs)
         return builder.plan
     problem = pack_biases(builder, problem, pack)
     kernel, chosen = choose(VARIANTS, problem, place, config, measured)
@@ -216,9 +220,11 @@ def _add_mapped_launch(
     scale: float,
     config: Any,
     measured: Any,
+    *,
+    packs: bool,
 ) -> None:
     """Put the launches of the kernel that has tensor maps into a plan: it reads the pair bias in
-    tiles of its own, or converts it.
+    tiles of its own, or converts it, which may have to be packed first.
     """
     kernel, place, views = evoformer_forward_sm90a, builder.plan.place, builder.views
     wanted = configure(kernel, problem, place, config, measured)
@@ -227,6 +233,8 @@ def _add_mapped_launch(
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
+    if packs:
+        pack_pair_bias(builder)
     bias_scale = 1.0 / chosen.scores_scale(scale)
     # A program of JAX makes tiles of the pair bias beside its tensor maps.
     in_one_launch = chosen.reads_mask_tiles and place.knows_addresses

@@ -25,6 +25,7 @@ __all__ = [
     "pack_biases",
     "pack_dout",
     "pack_mask",
+    "pack_pair_bias",
     "row_alignment",
     "tile_biases",
     "tile_pair_bias",
@@ -122,9 +123,14 @@ def pack_biases(
     pair_bias = builder.views.get("pair_bias")
     arch = architecture_of(builder.plan.place)
     if is_packed(problem, pair_bias, pack, passes, arch):
-        _pack(builder, "pair_bias")
+        pack_pair_bias(builder)
         return replace(problem, pair_alignment=ROW_ALIGNMENT, pair_padded=True)
     return problem
+
+
+def pack_pair_bias(builder: PlanBuilder) -> None:
+    """Put a launch into a plan that packs the pair bias: rows at multiples of 16 bytes."""
+    _pack(builder, "pair_bias")
 
 
 def pack_mask(builder: PlanBuilder) -> None:

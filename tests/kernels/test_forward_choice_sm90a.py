@@ -122,6 +122,26 @@ def test_warpgroups_share_a_row_above_head_dim_48() -> None:
         assert chosen.scales_q is scaled, changes
 
 
+def test_a_pair_bias_is_packed_where_converting_it_is_worth_the_copy() -> None:
+    scores = dict(rows=256, heads=4, queries=381, keys=381)
+    problem = Problem(1, head_dim=64, dtype="bf16", mask="bf16", pair="bf16", **scores)  # type: ignore[arg-type]
+    problem = replace(problem, power_of_two=True, pair_mapped=False)
+    for changes, packed in (
+        (dict(), True),
+        (dict(mask="bool", pair="f16"), True),
+        (dict(mask="none"), False),
+        (dict(pair_mapped=True), False),  # as it is
+        (dict(power_of_two=False), False),  # level, with tiles
+        (dict(head_dim=56), False),
+        (dict(head_dim=32), False),
+        (dict(pair="f32"), False),
+        (dict(pair="none"), False),
+        (dict(dtype="f16", pair="f16"), False),
+        (dict(rows=128), False),  # short
+    ):
+        assert kernel_90a.prefers_packed(replace(problem, **changes)) is packed, changes  # type: ignore[arg-type]
+
+
 def test_a_late_pair_bias_is_for_short_works() -> None:
     problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
     for head_dim, keys, late in (

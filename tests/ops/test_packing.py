@@ -18,7 +18,9 @@ from helpers.guarded import GUARD, POISON, Strided, assert_same_bytes, bytes_aro
 
 import cuevo
 from cuevo.architectures import architecture
+from cuevo.executors import architecture_of
 from cuevo.executors.driver import DriverExecutor
+from cuevo.kernels import forward_speeds_sm90a
 from cuevo.kernels.forward import Problem
 from cuevo.ops import packing
 from cuevo.ops.packing import worth_packing
@@ -187,6 +189,35 @@ def test_the_rule_decides_where_the_caller_does_not(
         assert place.names[:2] == [PACK, "evoformer_forward_sm80"]
 
 
+MAPPED = Case("bf16", 64, 140, 173, rows=3, heads=2, mask="bf16", pair="bf16", seed=22)
+"""At the default scale, a power of two."""
+
+
+@pytest.fixture
+def packs_for_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for long calls."""
+    monkeypatch.setattr(forward_speeds_sm90a, "_LEAST_SCORES_OF_PACKED", 0)
+    monkeypatch.setenv("CUEVO_VARIANT", "sm_90")
+
+
+@pytest.mark.kernel
+@pytest.mark.usefixtures("packs_for_maps")
+@pytest.mark.parametrize("layout", [{}, HEADS_LAST], ids=["odd rows", "heads last"])
+@pytest.mark.parametrize("mask", ["bf16", "bool"])
+def test_a_pair_bias_is_packed_so_that_a_tensor_map_describes_it(
+    layout: dict[str, Any], mask: str
+) -> None:
+    case = replace(MAPPED, mask=mask)
+    inputs = forward_inputs(case, pair_bias=layout)
+    for pack in (None, False):
+        place = Recorder("sm_90a")
+        out = cuevo.attention(**arrays(inputs), pack=pack, device=place)
+        attention_cases.check(case, out, None, inputs)
+        assert place.names[0] == "evoformer_forward_sm90a"
+        assert place.values[0]["config"].converts is (pack is None)
+        assert place.names.count(PACK) == (pack is None)
+
+
 @pytest.mark.unit
 def test_what_is_no_choice() -> None:
     call = arrays(forward_inputs(FORWARD))
@@ -259,6 +290,22 @@ def test_a_workspace_changes_no_bit() -> None:
 def test_pair_biases_on_a_device(executor: DriverExecutor, layout: str) -> None:
     check_forward(FORWARD, forward_inputs(FORWARD, pair_bias=PAIRS[layout]), "cuda:0")
     check_backward(BACKWARD, backward_inputs(BACKWARD, pair_bias=PAIRS[layout]), "cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("packs_for_maps")
+@pytest.mark.parametrize("layout", [{}, HEADS_LAST], ids=["odd rows", "heads last"])
+def test_pair_biases_for_tensor_maps_on_a_device(
+    executor: DriverExecutor, layout: dict[str, Any]
+) -> None:
+    """Right, and with the bits of the CPU executor."""
+    if architecture_of(executor).number != 90:
+        pytest.skip(f"wgmma is of sm_90a; this is {executor.arch}")
+    inputs = forward_inputs(MAPPED, pair_bias=layout)
+    found = cuevo.attention(**arrays(inputs), device="cuda:0")
+    attention_cases.check(MAPPED, found, None, inputs)
+    expected = cuevo.attention(**arrays(inputs), device="sim:sm_90a")
+    assert_same_bytes(MAPPED, "out", found, expected)
 
 
 @pytest.mark.gpu

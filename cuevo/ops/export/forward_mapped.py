@@ -128,6 +128,9 @@ def formulas() -> Iterator[str]:
             PROBLEM,
             partial(_KERNEL.prefers_lower_variant, biased, arch),
         )
+    # With a mask and a pair bias in bf16; others are not packed.
+    biased = problem_in_c(pair="bf16", mask="bool", dtype="bf16")
+    yield number_function("mapped_prefers_packed", PROBLEM, partial(_KERNEL.prefers_packed, biased))
     yield number_function(
         "mapped_speed",
         given,

@@ -90,9 +90,17 @@ static cuevo_status encode_pair(unsigned char *map, const mapped_config *c, cons
     return encode_axes(map, x, axes, 2 * c->block_keys, c->block_keys, c->block_queries, 1, encoder);
 }
 
+/* Whether the pair bias is packed for such a kernel. */
+static int packs_pair(const problem *x, const cuevo_forward *f)
+{
+    const int masked = f->mask_bias.type != CUEVO_ABSENT;
+    return masked && f->pair_bias.type == CUEVO_BF16 && mapped_prefers_packed(x);
+}
+
 /* The tiling for a problem that a kernel with tensor maps serves, and faster than another one; or null. */
 static const mapped_tiling *find_mapped(const architecture *arch, const problem *x, const cuevo_forward *f)
 {
+    problem read = *x;
     const choice *offered = find_choice(mapped_choices, mapped_choices_count, arch, x, f->q.type, f->mask_bias.type,
                                         f->pair_bias.type);
     const mapped_tiling *found = NULL;
@@ -105,11 +113,12 @@ static const mapped_tiling *find_mapped(const architecture *arch, const problem 
                                                : mapped_prefers_lower_none(x);
     if (offered == NULL || lower)
         return NULL;
+    read.pair_mapped = x->pair_mapped || packs_pair(x, f);
     for (i = 0; i < offered->count; i++) {
         const mapped_tiling *each = &mapped_tilings[offered->first + i];
         const mapped_config *c = &mapped_configs[each->chosen];
-        const double cost = mapped_cost(c, mapped_speed(c, x), x, arch);
-        if (mapped_serves(c, x, arch) && (found == NULL || cost < least)) {
+        const double cost = mapped_cost(c, mapped_speed(c, &read), &read, arch);
+        if (mapped_serves(c, &read, arch) && (found == NULL || cost < least)) {
             found = each;
             least = cost;
         }
@@ -205,6 +214,8 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     cuevo_status status;
     int n, together;
     if ((status = pack_mask(plan, &f->mask_bias, f->workspace)) != CUEVO_OK)
+        return status;
+    if (packs_pair(x, f) && (status = pack(plan, &f->pair_bias, f->workspace, "pair_bias")) != CUEVO_OK)
         return status;
     if ((status = lay_pair_tiles(plan, whole, f, &tiles)) != CUEVO_OK)
         return status;
