@@ -26,9 +26,9 @@ _CLUSTER_GAIN = (0.99, 1.03)
 time enough for both to read the pair bias, and where not: up to D 32 where it does not keep all
 tiles.
 """
-_CLUSTER_GAIN_OF_24 = {"bf16": 1.07, "f16": 0.99}
+_CLUSTER_GAIN_OF_24 = {"bf16": 1.01, "f16": 0.99}
 """The same at D 24, where TMA is slow, by dtype."""
-_ASKING_GAIN = {"bf16": (1.06, 1.05, 1.02, 0.92), "f16": (1.05, 1.05, 1.05, 0.95)}
+_ASKING_GAIN = {"bf16": (1.06, 0.96, 1.02, 0.92), "f16": (1.05, 1.05, 1.05, 0.95)}
 """The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
 mask warps, by dtype: from `_MANY_KEYS` on at D 16, 24 and 32, and of fewer keys or with a last tile
 of 64 queries, as a work has more to do before and behind its stages.
@@ -41,7 +41,7 @@ multiprocessors of its own.
 """
 _CONVERTING_GAIN = (
     (16, 0.97),
-    (24, 1.02),
+    (24, 0.95),
     (32, 0.96),
     (40, 1.03),
     (48, 1.0),
@@ -61,9 +61,9 @@ _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
 works.
 """
-_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, 0.99
-"""The same of a stage of K and V more than of the pair bias, at D 24 and 32: with as many keys as
-the next line has, the least and the most, of which works are short, and elsewhere.
+_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, (1.015, 0.99)
+"""The same of a stage of K and V more than of the pair bias: with as many keys as the next line
+has, the least and the most, of which works are short, and elsewhere at D 24 and 32.
 """
 _LATE_PAIR_KEYS = (224, 256)
 _SHARING_GAIN = (1.045, 0.99)
@@ -119,7 +119,9 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 def _late_pair_gain(problem: Problem) -> float:
     least, most = _LATE_PAIR_KEYS
-    return _LATE_PAIR_GAIN if least <= problem.keys <= most else _LATE_PAIR_ELSEWHERE
+    of_24, of_32 = _LATE_PAIR_ELSEWHERE
+    elsewhere = of_24 if problem.head_dim == 24 else of_32
+    return _LATE_PAIR_GAIN if least <= problem.keys <= most else elsewhere
 
 
 def _speed(shape: Shape, problem: Problem) -> float:

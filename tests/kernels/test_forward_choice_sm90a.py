@@ -154,6 +154,22 @@ def test_a_late_pair_bias_is_for_short_works() -> None:
     ):
         case = replace(problem, head_dim=head_dim, queries=keys, keys=keys)
         assert kernel_90a.choose(case, SM_90A).late_pair is late
+    # At 24 wherever four rows that ask are chosen.
+    case = replace(problem, rows=64, heads=16, queries=768, keys=768, head_dim=24)
+    for each in (case, replace(case, rows=768, heads=4, dtype="f16", pair="f16")):
+        assert kernel_90a.choose(each, SM_90A).late_pair
+
+
+def test_three_rows_share_a_producer_at_head_dim_24() -> None:
+    """Alone where they leave fewer multiprocessors idle, else in clusters of two."""
+    problem = Problem(1, 768, 4, 768, 768, 24, "bf16", "bf16", "bf16")
+    for changes, cluster in (
+        (dict(), 2),
+        (dict(rows=96, heads=16), 1),
+        (dict(rows=300, queries=301, keys=301, pair_mapped=False), 1),
+    ):
+        chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
+        assert (chosen.block_rows, chosen.cluster, chosen.producer) == (3, cluster, "warp")
 
 
 @pytest.mark.parametrize(
