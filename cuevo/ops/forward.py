@@ -185,8 +185,8 @@ def _make_plan(
     # The highest variant reads a pair bias of any strides: it is asked before any is packed.
     pair_mapped = problem.pair_mapped and place.knows_addresses
     readable = replace(problem, pair_alignment=ROW_ALIGNMENT, pair_mapped=pair_mapped)
-    packs = pack is not False and place.knows_addresses
-    packs = packs and evoformer_forward_sm90a.prefers_packed(readable)
+    may_pack = pack is not False and place.knows_addresses
+    packs = may_pack and evoformer_forward_sm90a.prefers_packed(readable)
     mapped = replace(readable, pair_mapped=True) if packs else readable
     (measured,) = tuned.settle(
         builder.plan, "attention", VARIANTS, [problem], config, served=[mapped]

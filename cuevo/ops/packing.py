@@ -204,7 +204,7 @@ def _add_pair_tiles(
 ) -> tuple[ArrayView, ArrayView]:
     """The pair bias as tiles are made of it, and an array for these in the workspace."""
     if builder.views["pair_bias"].alignment() % BIAS_BYTES[own.pair]:
-        _pack(builder, "pair_bias")
+        pack_pair_bias(builder)
     source = builder.views["pair_bias"]
     if transposed:
         source = replace(
