@@ -27,7 +27,7 @@ time enough for both to read the pair bias, and where not: up to D 32 where it d
 tiles.
 """
 _CLUSTER_GAIN_OF_24 = {"bf16": 1.01, "f16": 0.99}
-"""The same at D 24, where TMA is slow, by dtype."""
+"""The same at D 24, by dtype, however many tiles there are."""
 _ASKING_GAIN = {"bf16": (1.06, 0.96, 1.02, 0.92), "f16": (1.05, 1.05, 1.05, 0.95)}
 """The same of four rows N whose warpgroups all ask for boxes beside three that have a producer and
 mask warps, by dtype: from `_MANY_KEYS` on at D 16, 24 and 32, and of fewer keys or with a last tile
@@ -69,16 +69,16 @@ _LATE_PAIR_KEYS = (224, 256)
 _SHARING_GAIN = (1.045, 0.99)
 """Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
 """
+_SCALED_GAIN = 1.055
+"""The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
+by that; at D 16 where consumers ask.
+"""
 _SHORT_CALL, _MASK_COST = 2**25, 0.8
 """Scores below which a call takes the device no longer than the host, and what such a call's second
 launch, which makes tiles of the mask, leaves of that.
 """
 _LEAST_SCORES_OF_PACKED = 2**27
-"""From which on what such a pair bias saves at D 64 is more than packing it takes."""
-_SCALED_GAIN = 1.055
-"""The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
-by that; at D 16 where consumers ask.
-"""
+"""From which on packing a pair bias takes less than converting it saves, at D 64."""
 _TILES_COST = 3.3
 """Rows N that take as long as making the tiles of the pair bias."""
 _CONVERTING_IN_F16 = (16, 24, 40, 48)
