@@ -95,6 +95,7 @@ _ALONE = {
     "producer": "warp",
     "block_rows": 2,
     "row_warpgroups": 1,
+    "warpgroup_rows": 1,
     "m_tiles": 2,
     "stages": 4,
     "min_blocks": 1,
@@ -114,6 +115,8 @@ _SMALL = {**_CONVERTING, "block_rows": 1, "min_blocks": 2}
 """Threadblocks of which two share a multiprocessor."""
 _SHARING = {**_ASKING, "block_rows": 2, "row_warpgroups": 2, "m_tiles": 1}
 """Two warpgroups share a row N."""
+_TWO_ROWS = {**_ASKING_CONVERTING, "row_warpgroups": 2, "warpgroup_rows": 2}
+"""A warpgroup has two rows N."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={**_THREE, "blocks": 3}),
     Case((1, 4, 130, 200, 1, 32), config={**_THREE, "blocks": 2, "sums": "added"}),
@@ -158,6 +161,8 @@ CASES_OF_SM_90A = (
     Case((1, 3, 70, 192, 2, 56), mask=None, config={**_SHARING, "converts": True, "blocks": 1}),
     Case((1, 3, 200, 170, 1, 64), mask="float32", config={**_SHARING, "blocks": 1}),
     Case((1, 4, 200, 200, 2, 16), config={**_ASKING_CONVERTING, "scales_q": True, "blocks": 2}),
+    Case((1, 7, 200, 200, 2, 32), dead=True, config={**_TWO_ROWS, "blocks": 2}),
+    Case((1, 6, 140, 192, 2, 24), mask=None, config={**_TWO_ROWS, "stages": 6, "blocks": 3}),
 )
 """For devices that have wgmma."""
 _PAIRED = {**_THREE, "cluster": 2}

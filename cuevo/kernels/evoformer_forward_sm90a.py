@@ -91,9 +91,10 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     if config.consumers_ask:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
-        tiles = config.m_tiles * config.row_warpgroups
-        other = replace(config, producer="warp", block_rows=rows, m_tiles=tiles, row_warpgroups=1)
-        config = replace(other, continues=shape.continues).filled()
+        tiles = config.query_tiles * config.row_warpgroups
+        other = replace(config, m_tiles=tiles, row_warpgroups=1, warpgroup_rows=1)
+        other = replace(other, producer="warp", block_rows=rows, continues=shape.continues)
+        config = other.filled()
         yield config
     if config.q_in_registers:
         other = replace(config, q_in_registers=False, continues=False, scales_q=False)
@@ -153,7 +154,9 @@ def _shapes(problem: Problem) -> list[Config]:
         if 8 < problem.head_dim <= 32:
             asking = replace(shape, producer="consumer", block_rows=4)
             shapes.append(replace(asking, stages=7) if problem.head_dim == 16 else asking)
-            converting.insert(0, replace(asking, converts=True, stages=7))
+            rows = 2 if problem.dtype == "bf16" else 1
+            sharing = replace(asking, row_warpgroups=rows, warpgroup_rows=rows)
+            converting.insert(0, replace(sharing, converts=True, stages=7))
             if problem.head_dim in (24, 32):
                 shapes.append(replace(asking, late_pair=True, stages=6))
         if can_convert(problem):
@@ -224,11 +227,11 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
 
 def _low(config: Config) -> Config:
     """`config` with tiles of 64 queries, and what these have room for."""
+    fewer = replace(config, m_tiles=1, row_warpgroups=1, warpgroup_rows=1)
     if config.consumers_ask:
-        fewer = replace(config, m_tiles=1, row_warpgroups=1, late_pair=False)
-        return replace(fewer, stages=config.last_stages)
+        return replace(fewer, late_pair=False, stages=config.last_stages)
     rows = 4 if config.block_rows == 3 and not config.converts else config.block_rows
-    return replace(config, m_tiles=1, row_warpgroups=1, block_rows=rows).filled()
+    return replace(fewer, block_rows=rows).filled()
 
 
 def parameters(

@@ -36,6 +36,10 @@ class Config(Maps, Roles, WorkList):
     """Tiles of 64 queries of a warpgroup: the scores of one are computed while another's
     exponentials are taken.
     """
+    warpgroup_rows: int = 1
+    """Rows N of a warpgroup: one, or two with a tile each of the same queries, which share what the
+    pair bias takes to be converted.
+    """
     block_keys: int = 32
     """Keys of a stage, and of a softmax step of one tile."""
     parts: int = 2
@@ -92,9 +96,23 @@ class Config(Maps, Roles, WorkList):
     # -- Tiles -------------------------------------------------------------------------------------
 
     @property
+    def query_tiles(self) -> int:
+        """Tiles of queries of a warpgroup, in each of its rows N."""
+        return self.m_tiles // self.warpgroup_rows
+
+    @property
+    def shares_pair(self) -> bool:
+        """Whether the tiles of a warpgroup add the same pair bias."""
+        return self.warpgroup_rows > 1
+
+    def row_of_tile(self, m: int) -> int:
+        """Which of the warpgroup's rows N tile `m` is of."""
+        return m if self.shares_pair else 0
+
+    @property
     def block_queries(self) -> int:
         """Queries of a threadblock."""
-        return 64 * self.m_tiles * self.row_warpgroups
+        return 64 * self.query_tiles * self.row_warpgroups
 
     @property
     def adds_mask(self) -> bool:
@@ -168,7 +186,7 @@ class Config(Maps, Roles, WorkList):
     @property
     def warp_step(self) -> int:
         """Queries from a warp's first one to the next warp's."""
-        return 16 * self.m_tiles if self.q_in_registers else 16
+        return 16 * self.query_tiles if self.q_in_registers else 16
 
     @property
     def stored_queries(self) -> int:
@@ -260,6 +278,11 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if c.row_warpgroups not in (1, 2) or (c.row_warpgroups > 1 and not c.q_in_registers):
         yield f"row_warpgroups must be 1, or 2 with q_in_registers, not {c.row_warpgroups}"
+    if c.warpgroup_rows not in (1, 2) or (c.shares_pair and (c.m_tiles != 2 or c.block_rows % 2)):
+        yield f"warpgroup_rows must be 1, or 2 with 2 tiles and even rows, not {c.warpgroup_rows}"
+        return
+    if c.shares_pair and not (c.converts and c.consumers_ask and c.guesses):
+        yield "two rows of a warpgroup are for consumers that ask, and convert, in bf16"
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
         return

@@ -23,6 +23,7 @@ class StageMemory(StageRing):
     late_pair: bool
     m_tiles: int
     row_warpgroups: int
+    warpgroup_rows: int
 
     @property
     @abstractmethod
@@ -63,7 +64,7 @@ class StageMemory(StageRing):
     @property
     def warpgroups(self) -> int:
         """Consumer warpgroups."""
-        return self.block_rows * self.row_warpgroups
+        return self.block_rows * self.row_warpgroups // self.warpgroup_rows
 
     @property
     def row_warps(self) -> int:
@@ -121,6 +122,8 @@ class StageMemory(StageRing):
         """Bytes from a warp's part of one of its tiles of queries to that of the next, in rows, or
         in the order of accumulators.
         """
+        if self.warpgroup_rows > 1:
+            return 0
         if self.tile_step == 64:
             return self.pair_tile_bytes
         return 16 * self.pair_row_bytes if self.converts else 512
@@ -148,6 +151,11 @@ class StageMemory(StageRing):
         return self.block_queries * self.row_bytes
 
     @property
+    def q_tile_bytes(self) -> int:
+        """Bytes of Q from a warp's rows of a tile to those of the next."""
+        return self.q_row_bytes if self.warpgroup_rows > 1 else self.tile_step * self.row_bytes
+
+    @property
     def q_bytes(self) -> int:
         """Bytes of Q of a work."""
         return self.block_rows * self.q_row_bytes
@@ -170,7 +178,7 @@ class StageMemory(StageRing):
     @property
     def strip_tile_bytes(self) -> int:
         """Bytes from a tile's rows of a strip to the next one's."""
-        return 16 * self.row_bytes
+        return self.q_tile_bytes if self.consumers_ask else 16 * self.row_bytes
 
     @property
     def output_bytes(self) -> int:

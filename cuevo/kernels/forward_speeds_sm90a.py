@@ -54,8 +54,14 @@ many rows N share what tiles cost.
 """
 _CONVERTING_BESIDE_ASKING = 0.99
 """Of that, what three rows N that have a producer reach beside four that ask: up to D 32."""
+_CONVERTING_FOR_TWO_GAIN = (1.05, 1.018, 1.035)
+"""Of four rows N that ask, two a warpgroup, for which it converts the pair bias once, beside one a
+warpgroup: at D 16, 24 and 32.
+"""
 _ASKING_GAIN_ABOVE_32 = ((1.06, 1.05), (1.09, 1.07))
 """The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
+_ASKING_GAIN_OF_40_WITH_LAST, _MANY_KEYS_OF_40 = 0.99, 512
+"""The same at D 40 with tiles, a last tile of 64 queries, and fewer keys than these."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 """Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
@@ -69,9 +75,9 @@ _LATE_PAIR_KEYS = (224, 256)
 _SHARING_GAIN = (1.045, 0.99)
 """Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
 """
-_SCALED_GAIN = 1.055
+_SCALED_GAIN, _SCALED_GAIN_FOR_TWO = 1.055, 1.03
 """The same of a pair bias that is converted and not divided by the scale, as q has been multiplied
-by that; at D 16 where consumers ask.
+by that; at D 16 where consumers ask; and where a warpgroup converts it for two rows N.
 """
 _SHORT_CALL, _MASK_COST = 2**25, 0.8
 """Scores below which a call takes the device no longer than the host, and what such a call's second
@@ -106,6 +112,8 @@ class Shape(Protocol):
     def row_warpgroups(self) -> int: ...
     @property
     def scales_q(self) -> bool: ...
+    @property
+    def shares_pair(self) -> bool: ...
 
 
 def speed(shape: Shape, problem: Problem) -> float:
@@ -113,8 +121,9 @@ def speed(shape: Shape, problem: Problem) -> float:
     small threadblocks, beside single ones that have a producer and tiles.
     """
     late = _late_pair_gain(problem) if shape.late_pair else 1.0
+    scaled = _SCALED_GAIN_FOR_TWO if shape.shares_pair else _SCALED_GAIN
     is_gain = shape.scales_q and (shape.consumers_ask or problem.head_dim > 16)
-    return _speed(shape, problem) * late * (_SCALED_GAIN if is_gain else 1.0)
+    return _speed(shape, problem) * late * (scaled if is_gain else 1.0)
 
 
 def _late_pair_gain(problem: Problem) -> float:
@@ -128,7 +137,9 @@ def _speed(shape: Shape, problem: Problem) -> float:
     if shape.converts:
         return _converting_gain(shape, problem) * (1 + _TILES_COST / problem.rows)
     if shape.consumers_ask and problem.head_dim > 32:
-        return _asking_gain_above_32(problem)[0]
+        short = _has_last_tile(problem) and problem.keys < _MANY_KEYS_OF_40
+        of_40 = short and problem.head_dim == 40
+        return _ASKING_GAIN_OF_40_WITH_LAST if of_40 else _asking_gain_above_32(problem)[0]
     if shape.consumers_ask:
         many, few = _asking_gain(problem)
         # Four rows N share a tile, as those of clusters do.
@@ -158,7 +169,12 @@ def _asking_gain(problem: Problem) -> tuple[float, float]:
 
 def _is_short(problem: Problem) -> bool:
     """Whether the latter is its gain, but for a last tile that `_ASKING_GAIN_WITH_LAST` is of."""
-    return _has_few_keys(problem) or 0 < problem.queries % 128 <= 64
+    return _has_few_keys(problem) or _has_last_tile(problem)
+
+
+def _has_last_tile(problem: Problem) -> bool:
+    """Whether a last tile of 64 queries is a launch of its own."""
+    return 0 < problem.queries % 128 <= 64
 
 
 def _has_few_keys(problem: Problem) -> bool:
@@ -189,7 +205,7 @@ def prefers_packed(problem: Problem) -> bool:
 
 
 def _converting_gain(shape: Shape, problem: Problem) -> float:
-    if shape.row_warpgroups > 1:
+    if shape.row_warpgroups > 1 and not shape.shares_pair:
         of_56, of_64 = _SHARING_GAIN
         gain = of_56 if problem.head_dim == 56 else of_64
         short = shape.reads_mask_tiles and problem.scores < _SHORT_CALL
@@ -199,6 +215,7 @@ def _converting_gain(shape: Shape, problem: Problem) -> float:
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.consumers_ask:
+        gain *= _CONVERTING_FOR_TWO_GAIN[_index_of_dim(problem)] if shape.shares_pair else 1.0
         many, few = _asking_gain(problem)
         return gain * few / many if _is_short(problem) else gain
     if shape.min_blocks == 1:

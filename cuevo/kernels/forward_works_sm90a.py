@@ -85,6 +85,7 @@ class WorkList(ABC):
     cluster: int
     head_dim: int
     converts: bool
+    warpgroup_rows: int
 
     @property
     @abstractmethod
@@ -131,15 +132,16 @@ class WorkList(ABC):
             return whole
         resident = blocks * self.min_blocks
         last = self.works(problem) % resident
-        if last * self.block_rows <= resident:
-            return Slices(last, last, self.block_rows, 1) if last else whole
+        fewest = self.warpgroup_rows
+        if last * (self.block_rows // fewest) <= resident:
+            return Slices(last, last, self.block_rows // fewest, fewest) if last else whole
         groups, tiles = self.extents(problem.rows, problem.queries)
         of_group = self.heads_of_set(problem) * tiles
         # All groups of rows N that any of them is of, as one.
         cut = ceil(last / of_group)
         rows = problem.rows - (groups - cut) * self.block_rows
         works = min(last, of_group)
-        for of_each in (2, 3):
+        for of_each in (2, 3) if fewest == 1 else (2,):
             number = ceil(rows / of_each)
             fits = last + (number - cut) * works <= resident
             if of_each < self.block_rows and cut <= groups and fits:

@@ -152,7 +152,9 @@ def mapped_instances() -> Iterator[tuple[str, str, dict[str, object]]]:
                 tiling += "-asking" if config.consumers_ask else ""
                 tiling += "-late" if config.late_pair else ""
                 tiling += "-converting" if config.converts else ""
-                tiling += "-sharing" if config.row_warpgroups > 1 else ""
+                tiling += "-two-rows" if config.shares_pair else ""
+                shares = config.row_warpgroups > 1 and not config.shares_pair
+                tiling += "-sharing" if shares else ""
                 tiling += "-scaled" if config.scales_q else ""
                 name = f"D{head_dim}-{dtype}-{tiling}-{config.mask}-{config.pair}"
                 yield f"forward-sm90a-{name}", kernel.NAME, kernel.values(config)

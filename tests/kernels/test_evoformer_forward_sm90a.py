@@ -84,6 +84,8 @@ SCALED: dict[str, Any] = dict(scales_q=True)
 """q is multiplied by a scale that is a power of two."""
 SHARING: dict[str, Any] = dict(block_rows=2, row_warpgroups=2, m_tiles=1, **ASKING)
 """Two warpgroups share a row n."""
+TWO_ROWS: dict[str, Any] = dict(row_warpgroups=2, warpgroup_rows=2, **ASKING, **CONVERTING)
+"""A warpgroup has two rows n, under one pair bias."""
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
@@ -163,6 +165,21 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(PLAIN, queries=140),
         dict(block_rows=1, row_warpgroups=2, m_tiles=2, stages=2, continues=True),
     ),
+    # Two rows n a warpgroup, of which the second may not exist; slices of two rows, of a group each
+    # and of groups that are one; scales that q is multiplied by.
+    (RAW, dict(block_rows=4, stages=6, blocks=1, **TWO_ROWS)),
+    (replace(RAW, rows=7, mask="bool", head_dim=24), dict(block_rows=4, stages=7, **TWO_ROWS)),
+    (
+        replace(RAW, rows=5, head_dim=24, values="offset", offset=-300.0, scale=-0.3),
+        dict(block_rows=4, stages=5, sums="added", blocks=3, **TWO_ROWS),
+    ),
+    (
+        replace(RAW, rows=3, values="offset", offset=-300.0, scale=-0.3),
+        dict(block_rows=2, stages=4, blocks=1, **TWO_ROWS),
+    ),
+    (replace(RAW, rows=6, seed=16), dict(block_rows=4, stages=5, blocks=5, **TWO_ROWS)),
+    (replace(RAW, rows=5, head_dim=16), dict(block_rows=4, stages=5, blocks=32, **TWO_ROWS)),
+    (replace(SHARED, keys=192, scale=0.5), dict(block_rows=2, stages=4, **TWO_ROWS, **SCALED)),
     # Scales that q is multiplied by: by each kind of kernel that has q in registers.
     (
         replace(RAW, head_dim=16, keys=160, mask="none", seed=19),
@@ -217,6 +234,7 @@ def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
         )
         settings |= ASKING if index % 5 < 2 else {}
         settings |= dict(row_warpgroups=2, m_tiles=1) if index % 7 < 3 else {}
+        settings |= dict(block_rows=2 + index % 4, **TWO_ROWS) if index % 10 == 4 else {}
         problem = problem_of(case)
         settings |= SCALED if problem.power_of_two and index % 4 else {}
         config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **settings)

@@ -99,6 +99,18 @@ def test_consumers_that_ask_are_chosen_by_rows_and_keys() -> None:
     assert not kernel_90a.violations(asking, SM_90A, few)
 
 
+def test_a_last_tile_of_few_keys_has_a_producer_at_head_dim_40() -> None:
+    problem = Problem(1, 300, 4, 301, 301, 40, "bf16", "bf16", "bf16", pair_mapped=False)
+    for changes, asking in (
+        (dict(), False),
+        (dict(queries=384, keys=384), True),
+        (dict(queries=769, keys=769), True),
+        (dict(head_dim=48), True),
+    ):
+        chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
+        assert chosen.consumers_ask is asking, changes
+
+
 def test_warpgroups_share_a_row_above_head_dim_48() -> None:
     problem = Problem(1, 8, 16, 768, 768, 64, "bf16", "bf16", "bf16", power_of_two=True)
     for changes, shared in (
@@ -117,9 +129,29 @@ def test_warpgroups_share_a_row_above_head_dim_48() -> None:
         (dict(rows=2, keys=512, queries=512, mask="none"), True),
     ):
         chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
-        assert (chosen.row_warpgroups == 2) is shared, changes
+        shares = chosen.row_warpgroups == 2 and not chosen.shares_pair
+        assert shares is shared, changes
         scaled = chosen.converts and changes.get("power_of_two", True) and chosen.dtype == "bf16"
         assert chosen.scales_q is scaled, changes
+
+
+def test_warpgroups_have_two_rows_where_a_pair_bias_is_converted() -> None:
+    problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
+    for changes, shares in (
+        (dict(), True),
+        (dict(mask="none"), True),
+        (dict(head_dim=16), True),
+        (dict(head_dim=24), True),
+        (dict(rows=48, heads=16, queries=768, keys=768, head_dim=24), True),
+        (dict(power_of_two=True), True),
+        (dict(dtype="f16", pair="f16", head_dim=24), False),
+        (dict(pair="f32"), False),
+        (dict(head_dim=40), False),
+        (dict(rows=256), False),  # with tiles
+        (dict(keys=150, queries=150), False),  # too few for consumers that ask
+    ):
+        chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
+        assert chosen.shares_pair is shares, changes
 
 
 def test_a_pair_bias_is_packed_where_converting_it_is_worth_the_copy() -> None:
@@ -154,8 +186,8 @@ def test_a_late_pair_bias_is_for_short_works() -> None:
     ):
         case = replace(problem, head_dim=head_dim, queries=keys, keys=keys)
         assert kernel_90a.choose(case, SM_90A).late_pair is late
-    # At 24 wherever four rows that ask are chosen.
-    case = replace(problem, rows=64, heads=16, queries=768, keys=768, head_dim=24)
+    # At 24 wherever four rows that ask are chosen, and tiles.
+    case = replace(problem, rows=64, heads=16, queries=768, keys=768, head_dim=24, pair="f32")
     for each in (case, replace(case, rows=768, heads=4, dtype="f16", pair="f16")):
         assert kernel_90a.choose(each, SM_90A).late_pair
 
@@ -165,7 +197,7 @@ def test_three_rows_share_a_producer_at_head_dim_24() -> None:
     problem = Problem(1, 768, 4, 768, 768, 24, "bf16", "bf16", "bf16")
     for changes, cluster in (
         (dict(), 2),
-        (dict(rows=96, heads=16), 1),
+        (dict(rows=96, heads=16, pair="f32"), 1),
         (dict(rows=300, queries=301, keys=301, pair_mapped=False), 1),
     ):
         chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
@@ -458,7 +490,8 @@ def test_a_device_has_clusters_that_fit_on_it() -> None:
         device = replace(SM_90A, multiprocessors=count)
         found = kernel_90a.choose(problem, device)
         assert found.cluster <= found.grid(problem)[0] <= count
-        clusters = replace(found, block_rows=3, producer="warp", cluster=4)
+        alone = replace(found, row_warpgroups=1, warpgroup_rows=1, converts=False)
+        clusters = replace(alone, block_rows=3, stages=5, producer="warp", cluster=4)
         reasons = kernel_90a.violations(clusters, device, problem)
         assert reasons == (f"a cluster of 4 does not fit on {count} multiprocessors",)
 

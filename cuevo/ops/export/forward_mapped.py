@@ -43,6 +43,7 @@ _COLUMNS = Columns(
     m_tiles=lambda c: c.m_tiles,
     block_rows=lambda c: c.block_rows,
     row_warpgroups=lambda c: c.row_warpgroups,
+    warpgroup_rows=lambda c: c.warpgroup_rows,
     block_queries=lambda c: c.block_queries,
     block_keys=lambda c: c.block_keys,
     stored_queries=lambda c: c.stored_queries,

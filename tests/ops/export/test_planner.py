@@ -291,7 +291,8 @@ def test_a_scale_that_q_is_multiplied_by(
     found = on_hopper(planner, packed("bf16", rows, length, head_dim), scale)
     assert [each.kernel for each in found] == [BOTH, FORWARD]
     assert {each.config.scales_q for each in found[1:]} == {scaled}
-    assert {each.config.row_warpgroups for each in found[1:]} == {head_dim // 32}
+    assert {each.config.row_warpgroups for each in found[1:]} == {2}
+    assert {each.config.warpgroup_rows for each in found[1:]} == {64 // head_dim}
 
 
 @pytest.mark.unit
