@@ -94,19 +94,40 @@ class Checkout:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Its modules are those that imports find, such as those in functions."""
-        kept = _taken()
-        sys.modules.update(self._modules)
+        kept = _imported.take()
+        _imported.put(self._modules)
         try:
             yield
         finally:
-            self._modules = _taken()
-            sys.modules.update(kept)
+            self._modules = _imported.take()
+            _imported.put(kept)
 
 
-def _taken() -> dict[str, ModuleType]:
-    """The modules of cuevo, taken out of those that are imported."""
-    names = [name for name in sys.modules if name.partition(".")[0] == "cuevo"]
-    return {name: sys.modules.pop(name) for name in names}
+class _Imported:
+    """The modules of cuevo among all that are imported.
+
+    They are looked for only where others have been imported since: there are thousands, which takes
+    longer than the device is kept busy ahead of a turn.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._count = 0
+        """Of all modules, when these were put there."""
+
+    def take(self) -> dict[str, ModuleType]:
+        """Take them out."""
+        if len(sys.modules) != self._count:
+            self._names = [name for name in sys.modules if name.partition(".")[0] == "cuevo"]
+        return {name: sys.modules.pop(name) for name in self._names}
+
+    def put(self, modules: dict[str, ModuleType]) -> None:
+        """Put these in the place of those that have been taken out."""
+        sys.modules.update(modules)
+        self._names, self._count = [*modules], len(sys.modules)
+
+
+_imported = _Imported()
 
 
 def forward(package: ModuleType, inputs: Any, out: Any) -> Any:

@@ -49,6 +49,24 @@ def test_two_packages_of_one_name(checkout: Path) -> None:
 
 
 @pytest.mark.unit
+def test_modules_that_are_imported_late_stay_with_their_package(checkout: Path) -> None:
+    other = compare.Checkout(checkout)
+    late = "cuevo.roofline_of_nobody"
+    with other.active():
+        sys.modules[late] = other.package
+    assert late not in sys.modules
+    sys.modules["nobody_of_cuevo"] = cuevo
+    try:
+        with other.active():
+            assert sys.modules[late] is other.package
+            assert sys.modules["cuevo"] is other.package
+    finally:
+        del sys.modules["nobody_of_cuevo"]
+    assert sys.modules["cuevo"] is cuevo
+    assert late not in sys.modules
+
+
+@pytest.mark.unit
 def test_a_folder_that_holds_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no cuevo"):
         compare.Checkout(tmp_path)
