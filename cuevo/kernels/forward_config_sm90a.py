@@ -100,11 +100,6 @@ class Config(Maps, Roles, WorkList):
         """Tiles of queries of a warpgroup, in each of its rows N."""
         return self.m_tiles // self.warpgroup_rows
 
-    @property
-    def shares_pair(self) -> bool:
-        """Whether the tiles of a warpgroup add the same pair bias."""
-        return self.warpgroup_rows > 1
-
     def row_of_tile(self, m: int) -> int:
         """Which of the warpgroup's rows N tile `m` is of."""
         return m if self.shares_pair else 0

@@ -67,6 +67,11 @@ class StageMemory(StageRing):
         return self.block_rows * self.row_warpgroups // self.warpgroup_rows
 
     @property
+    def shares_pair(self) -> bool:
+        """Whether the tiles of a warpgroup add the same pair bias."""
+        return self.warpgroup_rows > 1
+
+    @property
     def row_warps(self) -> int:
         """Warps of a row N, of which each has queries of its own."""
         return 4 * self.row_warpgroups
@@ -122,7 +127,7 @@ class StageMemory(StageRing):
         """Bytes from a warp's part of one of its tiles of queries to that of the next, in rows, or
         in the order of accumulators.
         """
-        if self.warpgroup_rows > 1:
+        if self.shares_pair:
             return 0
         if self.tile_step == 64:
             return self.pair_tile_bytes
@@ -153,7 +158,7 @@ class StageMemory(StageRing):
     @property
     def q_tile_bytes(self) -> int:
         """Bytes of Q from a warp's rows of a tile to those of the next."""
-        return self.q_row_bytes if self.warpgroup_rows > 1 else self.tile_step * self.row_bytes
+        return self.q_row_bytes if self.shares_pair else self.tile_step * self.row_bytes
 
     @property
     def q_bytes(self) -> int:

@@ -223,7 +223,9 @@ def sweep() -> Iterator[tuple[Case, dict[str, Any]]]:
 
 
 def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
-    """Cases of the sweep with a pair bias that can be converted, and a configuration that does."""
+    """Cases of the sweep with a pair bias that can be converted, and a configuration that does; of
+    every third one with two rows n a warpgroup, too.
+    """
     for index, case in enumerate(ALL):
         layout = ("packed", "one B")[index % 2 if case.batch > 1 else 0]
         keys = -(-case.keys // 8) * 8
@@ -234,12 +236,13 @@ def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
         )
         settings |= ASKING if index % 5 < 2 else {}
         settings |= dict(row_warpgroups=2, m_tiles=1) if index % 7 < 3 else {}
-        settings |= dict(block_rows=2 + index % 4, **TWO_ROWS) if index % 10 == 4 else {}
         problem = problem_of(case)
         settings |= SCALED if problem.power_of_two and index % 4 else {}
-        config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **settings)
-        if not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem):
-            yield case, settings | dict(again_words=64)
+        two_rows = settings | dict(block_rows=2, m_tiles=2, **TWO_ROWS)
+        for each in (settings, *([two_rows] if index % 3 == 0 else [])):
+            config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **each)
+            if not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem):
+                yield case, each | dict(again_words=64)
 
 
 def label(x: Any) -> str:
