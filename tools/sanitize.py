@@ -117,6 +117,8 @@ _SHARING = {**_ASKING, "block_rows": 2, "row_warpgroups": 2, "m_tiles": 1}
 """Two warpgroups share a row N."""
 _TWO_ROWS = {**_ASKING_CONVERTING, "row_warpgroups": 2, "warpgroup_rows": 2}
 """A warpgroup has two rows N."""
+_THREE_TILES = {**_TWO_ROWS, "block_rows": 2, "row_warpgroups": 3}
+"""And three of them share these."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={**_THREE, "blocks": 3}),
     Case((1, 4, 130, 200, 1, 32), config={**_THREE, "blocks": 2, "sums": "added"}),
@@ -163,6 +165,8 @@ CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 16), config={**_ASKING_CONVERTING, "scales_q": True, "blocks": 2}),
     Case((1, 7, 200, 200, 2, 32), dead=True, config={**_TWO_ROWS, "blocks": 2}),
     Case((1, 6, 140, 192, 2, 24), mask=None, config={**_TWO_ROWS, "stages": 6, "blocks": 3}),
+    Case((1, 5, 330, 200, 1, 48), dead=True, config={**_THREE_TILES, "blocks": 2}),
+    Case((1, 3, 230, 192, 2, 40), mask=None, config={**_THREE_TILES, "stages": 6, "blocks": 1}),
 )
 """For devices that have wgmma."""
 _PAIRED = {**_THREE, "cluster": 2}

@@ -91,7 +91,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     if config.consumers_ask:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
-        tiles = config.query_tiles * config.row_warpgroups
+        tiles = config.query_tiles * min(config.row_warpgroups, 2)
         other = replace(config, m_tiles=tiles, row_warpgroups=1, warpgroup_rows=1)
         other = replace(other, producer="warp", block_rows=rows, continues=shape.continues)
         config = other.filled()
@@ -115,6 +115,10 @@ _ASKING_ABOVE_32 = Config(
     48, block_rows=3, stages=5, continues=True, producer="consumer", converts=True
 )
 """At D 40 and 48, where there is room for a third row N if consumers ask for boxes."""
+_TWO_ROWS_ABOVE_32 = replace(
+    _ASKING_ABOVE_32, block_rows=2, row_warpgroups=3, warpgroup_rows=2, stages=6
+)
+"""There in bf16: three warpgroups that share two rows N and 192 queries."""
 _SHARING_ABOVE_48 = Config(
     64,
     block_rows=2,
@@ -168,6 +172,8 @@ def _shapes(problem: Problem) -> list[Config]:
             shapes.append(replace(_ASKING_ABOVE_32, converts=False, stages=4))
             if can_convert(problem):
                 shapes.append(_ASKING_ABOVE_32)
+                if problem.dtype == "bf16":
+                    shapes.append(_TWO_ROWS_ABOVE_32)
     scales_q = problem.power_of_two and problem.dtype == "bf16"
     return [replace(each, scales_q=scales_q and each.converts) for each in shapes]
 

@@ -271,8 +271,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if not 1 <= c.block_rows <= 4 or c.m_tiles not in (1, 2, 4):
         yield f"block_rows must be 1 to 4 and m_tiles 1, 2 or 4, not {c.block_rows}, {c.m_tiles}"
         return
-    if c.row_warpgroups not in (1, 2) or (c.row_warpgroups > 1 and not c.q_in_registers):
-        yield f"row_warpgroups must be 1, or 2 with q_in_registers, not {c.row_warpgroups}"
+    if c.row_warpgroups not in (1, 2, 3) or (c.row_warpgroups > 1 and not c.q_in_registers):
+        yield f"row_warpgroups must be 1, or 2 or 3 with q_in_registers, not {c.row_warpgroups}"
+    if c.row_warpgroups == 3 and c.block_rows != c.warpgroup_rows:
+        yield "three warpgroups that share rows N have all those of the threadblock"
     if c.warpgroup_rows not in (1, 2) or (c.shares_pair and (c.m_tiles != 2 or c.block_rows % 2)):
         yield f"warpgroup_rows must be 1, or 2 with 2 tiles and even rows, not {c.warpgroup_rows}"
         return

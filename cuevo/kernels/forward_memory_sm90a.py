@@ -77,6 +77,11 @@ class StageMemory(StageRing):
         return 4 * self.row_warpgroups
 
     @property
+    def row_warp_bits(self) -> int:
+        """Bits of a warp's number that say which of these it is."""
+        return (self.row_warps - 1).bit_length()
+
+    @property
     def score_step(self) -> tuple[int, int]:
         """Queries and keys that are computed together, if any of them exists."""
         return (self.block_queries, self.block_keys)

@@ -58,8 +58,13 @@ _CONVERTING_FOR_TWO_GAIN = (1.05, 1.018, 1.035)
 """Of four rows N that ask, two a warpgroup, for which it converts the pair bias once, beside one a
 warpgroup: at D 16, 24 and 32.
 """
-_ASKING_GAIN_ABOVE_32 = ((1.06, 1.05), (1.09, 1.07))
+_ASKING_GAIN_ABOVE_32 = ((1.087, 1.05), (1.1025, 1.07))
 """The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
+_TWO_ROWS_ABOVE_32, _TWO_ROWS_BESIDE_LAST = (1.03 * 2 / 3, 1.02 * 2 / 3), 0.92
+"""Of two rows N of 192 queries, for which a warpgroup converts the pair bias once, beside three of
+128, whose works take as long: at D 40, and 48; and what is left of it where others have a last tile
+of 64 queries, which takes less time than it is counted as.
+"""
 _ASKING_GAIN_OF_40_WITH_LAST, _MANY_KEYS_OF_40 = 0.99, 512
 """The same at D 40 with tiles, a last tile of 64 queries, and fewer keys than these."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
@@ -67,7 +72,7 @@ _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
 works.
 """
-_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, (1.015, 0.99)
+_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, (1.015, 1.005)
 """The same of a stage of K and V more than of the pair bias: with as many keys as the next line
 has, the least and the most, of which works are short, and elsewhere at D 24 and 32.
 """
@@ -187,6 +192,12 @@ def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:
     return of_40 if problem.head_dim == 40 else of_48
 
 
+def _two_rows_gain_above_32(problem: Problem) -> float:
+    of_40, of_48 = _TWO_ROWS_ABOVE_32
+    gain = of_40 if problem.head_dim == 40 else of_48
+    return gain * _TWO_ROWS_BESIDE_LAST if _has_last_tile(problem) else gain
+
+
 def can_convert(problem: Problem) -> bool:
     """Whether there are kernels that convert the pair bias, if a tensor map can describe it."""
     narrow = problem.pair in ("f16", "bf16")
@@ -211,7 +222,8 @@ def _converting_gain(shape: Shape, problem: Problem) -> float:
         short = shape.reads_mask_tiles and problem.scores < _SHORT_CALL
         return gain * _MASK_COST if short else gain
     if shape.consumers_ask and problem.head_dim > 32:
-        return _asking_gain_above_32(problem)[1]
+        gain = _asking_gain_above_32(problem)[1]
+        return gain * _two_rows_gain_above_32(problem) if shape.shares_pair else gain
     of_dim = (gain for dim, gain in _CONVERTING_GAIN if problem.head_dim == dim)
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.consumers_ask:

@@ -86,6 +86,8 @@ SHARING: dict[str, Any] = dict(block_rows=2, row_warpgroups=2, m_tiles=1, **ASKI
 """Two warpgroups share a row n."""
 TWO_ROWS: dict[str, Any] = dict(row_warpgroups=2, warpgroup_rows=2, **ASKING, **CONVERTING)
 """A warpgroup has two rows n, under one pair bias."""
+THREE_TILES: dict[str, Any] = dict(TWO_ROWS, row_warpgroups=3, block_rows=2)
+"""And three of them share these, 64 queries each."""
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (AGAIN, dict(block_rows=1, stages=2, m_tiles=1, continues=True)),
     (AGAIN, dict(block_rows=1, stages=3, cluster=2, continues=True)),
@@ -180,6 +182,11 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
     (replace(RAW, rows=6, seed=16), dict(block_rows=4, stages=5, blocks=5, **TWO_ROWS)),
     (replace(RAW, rows=5, head_dim=16), dict(block_rows=4, stages=5, blocks=32, **TWO_ROWS)),
     (replace(SHARED, keys=192, scale=0.5), dict(block_rows=2, stages=4, **TWO_ROWS, **SCALED)),
+    (replace(RAW, rows=3, queries=330, head_dim=48), dict(stages=6, blocks=1, **THREE_TILES)),
+    (
+        replace(RAW, rows=5, queries=230, head_dim=40, values="offset", offset=-300.0, scale=-0.3),
+        dict(stages=5, sums="added", blocks=3, **THREE_TILES),
+    ),
     # Scales that q is multiplied by: by each kind of kernel that has q in registers.
     (
         replace(RAW, head_dim=16, keys=160, mask="none", seed=19),
@@ -224,7 +231,7 @@ def sweep() -> Iterator[tuple[Case, dict[str, Any]]]:
 
 def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
     """Cases of the sweep with a pair bias that can be converted, and a configuration that does; of
-    every third one with two rows n a warpgroup, too.
+    every third one with two rows n a warpgroup, too, above D 32 in three of them.
     """
     for index, case in enumerate(ALL):
         layout = ("packed", "one B")[index % 2 if case.batch > 1 else 0]
@@ -238,7 +245,8 @@ def converted() -> Iterator[tuple[Case, dict[str, Any]]]:
         settings |= dict(row_warpgroups=2, m_tiles=1) if index % 7 < 3 else {}
         problem = problem_of(case)
         settings |= SCALED if problem.power_of_two and index % 4 else {}
-        two_rows = settings | dict(block_rows=2, m_tiles=2, **TWO_ROWS)
+        sharing = THREE_TILES if case.head_dim > 32 else dict(TWO_ROWS, block_rows=2)
+        two_rows = settings | dict(m_tiles=2, **sharing)
         for each in (settings, *([two_rows] if index % 3 == 0 else [])):
             config = Config(case.head_dim, case.dtype, pair=case.dtype, again_words=64, **each)
             if not kernel_90a.violations(kernel_90a.adapt(config, problem), SM_90A, problem):

@@ -143,6 +143,10 @@ def test_warpgroups_have_two_rows_where_a_pair_bias_is_converted() -> None:
         (dict(head_dim=16), True),
         (dict(head_dim=24), True),
         (dict(rows=48, heads=16, queries=768, keys=768, head_dim=24), True),
+        (dict(rows=48, heads=16, queries=768, keys=768, head_dim=48), True),
+        (dict(rows=48, heads=16, queries=768, keys=768, head_dim=40, mask="none"), True),
+        (dict(rows=48, heads=16, queries=1024, keys=1024, head_dim=48), False),
+        (dict(rows=768, heads=4, queries=768, keys=768, head_dim=48), False),  # with tiles
         (dict(power_of_two=True), True),
         (dict(dtype="f16", pair="f16", head_dim=24), False),
         (dict(pair="f32"), False),
@@ -174,12 +178,12 @@ def test_a_pair_bias_is_packed_where_converting_it_is_worth_the_copy() -> None:
         assert kernel_90a.prefers_packed(replace(problem, **changes)) is packed, changes  # type: ignore[arg-type]
 
 
-def test_a_late_pair_bias_is_for_short_works() -> None:
+def test_a_late_pair_bias_is_for_tiles_that_consumers_ask_for() -> None:
     problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
     for head_dim, keys, late in (
         (32, 224, True),
         (32, 256, True),
-        (32, 384, False),
+        (32, 384, True),
         (24, 256, True),
         (24, 384, False),
         (16, 256, False),
@@ -263,7 +267,7 @@ def test_what_is_tried_where_a_kernel_spills_is_legal(head_dim: int, dtype: str)
         (dict(queries=1024, keys=1024), 1, 1, 2),  # two tiles would leave half without a work
         (dict(queries=1024, keys=1024, head_dim=32), 1, 1, 2),
         (dict(queries=300, keys=1000, heads=8), 1, 1, 2),
-        (dict(rows=6), 3, 2, 1),
+        (dict(rows=6), 2, 2, 1),  # of 192 queries
         (dict(rows=16, head_dim=32), 4, 2, 1),
         (dict(pair="f32"), 2, 2, 1),
         (dict(pair_mapped=False), 2, 2, 1),
@@ -360,7 +364,7 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
         (300, 301, 32, [100, 32]),
         (512, 520, 64, [111, 21]),
         (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
-        (256, 520, 40, [132, 132]),  # rows of k and v are no whole sectors
+        (256, 520, 24, [132, 132]),  # rows of k and v are no whole sectors
         (256, 384, 32, [132]),
     ],
 )

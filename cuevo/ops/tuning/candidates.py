@@ -30,7 +30,8 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "min_blocks": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16),
     "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "raster": (4, 8, 16, 32),
-    **dict.fromkeys(("row_warpgroups", "warpgroup_rows"), (1, 2)),
+    "row_warpgroups": (1, 2, 3),
+    "warpgroup_rows": (1, 2),
     **dict.fromkeys(("cluster", "parts", "meeting_buffers"), (1, 2, 4)),
     **dict.fromkeys(
         (
