@@ -72,11 +72,11 @@ _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
 works.
 """
-_LATE_PAIR_GAIN, _LATE_PAIR_ELSEWHERE = 1.023, (1.015, 1.005)
-"""The same of a stage of K and V more than of the pair bias: with as many keys as the next line
-has, the least and the most, of which works are short, and elsewhere at D 24 and 32.
+_LATE_PAIR_GAIN, _LATE_PAIR_GAIN_OF_24, _LATE_PAIR_GAIN_OF_32 = 1.023, 1.015, (1.005, 0.995)
+"""The same of a stage of K and V more than of the pair bias: with as many keys as the first two of
+the next line, of which works are short; elsewhere at D 24, and 32, there below the third.
 """
-_LATE_PAIR_KEYS = (224, 256)
+_LATE_PAIR_KEYS = (224, 256, 640)
 _SHARING_GAIN = (1.045, 0.99)
 """Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
 """
@@ -132,10 +132,12 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 
 def _late_pair_gain(problem: Problem) -> float:
-    least, most = _LATE_PAIR_KEYS
-    of_24, of_32 = _LATE_PAIR_ELSEWHERE
-    elsewhere = of_24 if problem.head_dim == 24 else of_32
-    return _LATE_PAIR_GAIN if least <= problem.keys <= most else elsewhere
+    least, most, many = _LATE_PAIR_KEYS
+    if least <= problem.keys <= most:
+        return _LATE_PAIR_GAIN
+    below, from_there = _LATE_PAIR_GAIN_OF_32
+    of_32 = below if problem.keys < many else from_there
+    return _LATE_PAIR_GAIN_OF_24 if problem.head_dim == 24 else of_32
 
 
 def _speed(shape: Shape, problem: Problem) -> float:

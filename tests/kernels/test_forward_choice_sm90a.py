@@ -178,12 +178,13 @@ def test_a_pair_bias_is_packed_where_converting_it_is_worth_the_copy() -> None:
         assert kernel_90a.prefers_packed(replace(problem, **changes)) is packed, changes  # type: ignore[arg-type]
 
 
-def test_a_late_pair_bias_is_for_tiles_that_consumers_ask_for() -> None:
+def test_a_late_pair_bias_is_for_works_that_are_not_long() -> None:
     problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
     for head_dim, keys, late in (
         (32, 224, True),
         (32, 256, True),
         (32, 384, True),
+        (32, 768, False),
         (24, 256, True),
         (24, 384, False),
         (16, 256, False),
