@@ -91,7 +91,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
     if config.consumers_ask:
         shape = _shape(config.head_dim)
         rows = min(config.block_rows, shape.block_rows)
-        tiles = config.query_tiles * min(config.row_warpgroups, 2)
+        tiles = min(config.block_queries // 64, shape.m_tiles)
         other = replace(config, m_tiles=tiles, row_warpgroups=1, warpgroup_rows=1)
         other = replace(other, producer="warp", block_rows=rows, continues=shape.continues)
         config = other.filled()

@@ -60,13 +60,13 @@ warpgroup: at D 16, 24 and 32.
 """
 _ASKING_GAIN_ABOVE_32 = ((1.087, 1.05), (1.1025, 1.07))
 """The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
-_TWO_ROWS_ABOVE_32, _TWO_ROWS_BESIDE_LAST = (1.03 * 2 / 3, 1.02 * 2 / 3), 0.92
+_ASKING_GAIN_OF_40_WITH_LAST, _MANY_KEYS_OF_40 = 0.99, 512
+"""The same at D 40 with tiles, a last tile of 64 queries, and fewer keys than these."""
+_TWO_ROWS_GAIN_ABOVE_32, _TWO_ROWS_BESIDE_LAST = (1.03 * 2 / 3, 1.02 * 2 / 3), 0.92
 """Of two rows N of 192 queries, for which a warpgroup converts the pair bias once, beside three of
 128, whose works take as long: at D 40, and 48; and what is left of it where others have a last tile
 of 64 queries, which takes less time than it is counted as.
 """
-_ASKING_GAIN_OF_40_WITH_LAST, _MANY_KEYS_OF_40 = 0.99, 512
-"""The same at D 40 with tiles, a last tile of 64 queries, and fewer keys than these."""
 _SMALL_GAIN = ((0.75, 1.2), (0.95, 1.48))
 """Of single rows N beside those that convert, where two threadblocks share a multiprocessor: up to
 D 32 and above, with two tiles of queries a warpgroup and with one, of which there are twice as many
@@ -133,11 +133,12 @@ def speed(shape: Shape, problem: Problem) -> float:
 
 def _late_pair_gain(problem: Problem) -> float:
     least, most, many = _LATE_PAIR_KEYS
+    below, from_there = _LATE_PAIR_GAIN_OF_32
     if least <= problem.keys <= most:
         return _LATE_PAIR_GAIN
-    below, from_there = _LATE_PAIR_GAIN_OF_32
-    of_32 = below if problem.keys < many else from_there
-    return _LATE_PAIR_GAIN_OF_24 if problem.head_dim == 24 else of_32
+    if problem.head_dim == 24:
+        return _LATE_PAIR_GAIN_OF_24
+    return below if problem.keys < many else from_there
 
 
 def _speed(shape: Shape, problem: Problem) -> float:
@@ -195,7 +196,7 @@ def _asking_gain_above_32(problem: Problem) -> tuple[float, float]:
 
 
 def _two_rows_gain_above_32(problem: Problem) -> float:
-    of_40, of_48 = _TWO_ROWS_ABOVE_32
+    of_40, of_48 = _TWO_ROWS_GAIN_ABOVE_32
     gain = of_40 if problem.head_dim == 40 else of_48
     return gain * _TWO_ROWS_BESIDE_LAST if _has_last_tile(problem) else gain
 
