@@ -22,24 +22,35 @@ _Launch = Callable[[], tuple[Any, ...]]
 """The driver's function with all that it takes."""
 
 
-class _Block(threading.local):
-    """The parameter block of one thread for launches of one kernel.
+class ParameterBlock:
+    """The parameters of a kernel in memory, as the driver reads them: addresses, then constants."""
+
+    __slots__ = ("_pointers", "address", "front")
+
+    def __init__(self, size: int, offsets: Sequence[int], constants: bytes) -> None:
+        """A block of parameters at `offsets`; it ends with `constants`."""
+        # No view of an empty one can be cast.
+        block = ctypes.create_string_buffer(max(size, 1))
+        begin = ctypes.addressof(block)
+        self._pointers = (ctypes.c_void_p * len(offsets))(*(begin + offset for offset in offsets))
+        params = memoryview(block).cast("B")[:size]
+        front = size - len(constants)
+        params[front:] = constants
+        self.front = params[:front]
+        """What comes before the constants, to be written."""
+        self.address = ctypes.addressof(self._pointers)
+        """Of the pointers to each parameter."""
+
+
+class _Prepared(threading.local):
+    """What one thread has prepared for launches of one kernel.
 
     The driver lets other threads run while it launches, so that no two may share a parameter block.
     """
 
     def __init__(self, size: int, offsets: Sequence[int], constants: bytes = b"") -> None:
-        """A block of parameters at `offsets`; it ends with `constants`."""
-        # No view of an empty one can be cast.
-        block = ctypes.create_string_buffer(max(size, 1))
-        begin = ctypes.addressof(block)
-        pointers = (ctypes.c_void_p * len(offsets))(*(begin + offset for offset in offsets))
-        params = memoryview(block).cast("B")[:size]
-        front = size - len(constants)
-        params[front:] = constants
-        self.kernel_params = ctypes.addressof(pointers)
-        self.keep_alive = pointers
-        self.prepared: tuple[memoryview, int, _Launch] = (params[:front], 0, tuple)
+        self.block = ParameterBlock(size, offsets, constants)
+        self.last: tuple[memoryview, int, _Launch] = (self.block.front, 0, tuple)
         """What comes before the constants, a stream, and the launch on it. All in one: what belongs
         to a thread is slow to look up.
         """
@@ -80,14 +91,15 @@ class DriverKernel:
         self._info = info
         self._context = context
         self._size = kernel.params.size
-        self._waits_itself = "griddepcontrol.wait" in kernel.text
+        self.waits_itself = "griddepcontrol.wait" in kernel.text
+        """Whether it waits for what the launch in front of it has written, and not the driver."""
         doing = f"loading {kernel.describe()} on cuda:{info.ordinal} ({info.name}, {info.arch})"
         with self._context.current():
             module = check(cuda.cuModuleLoadData(cubin.code), doing)
             try:
                 self.function = check(cuda.cuModuleGetFunction(module, kernel.name.encode()), doing)
                 self._prepare(doing)
-                self._block = _Block(self._size, self._offsets)
+                self._prepared = _Prepared(self._size, self._offsets)
             except BaseException:
                 cuda.cuModuleUnload(module)
                 raise
@@ -169,11 +181,12 @@ class DriverKernel:
         it breaks. A fault while the kernel runs is reported by a later call, as always with CUDA.
         """
         shape, handle = (grid, block, shared_bytes), resolve_stream(stream)
-        launch = self._prepare_launch(shape, handle, self._block)
+        own = self._prepared.block
+        launch = self._prepare_launch(shape, handle, own)
         entered = self._context.enter()
         try:
             try:
-                self._block.prepared[0][:] = params
+                own.front[:] = params
             except ValueError:  # of another length
                 raise ValueError(
                     f"params: {self.kernel.name} takes {self._size} bytes "
@@ -194,19 +207,18 @@ class DriverKernel:
         constants: bytes,
     ) -> Callable[..., None]:
         """A function for launches of this shape: ``queue(table, stream)`` queues the kernel, in the
-        device's context, on the stream of that handle. A third argument has no meaning, so that a
-        plan of one launch is queued by it.
+        device's context, on the stream of that handle.
 
         The parameter block is ``pack(*pick(table))``, then `constants`. Everything else is made
         once: a launch costs the host little beside what the driver takes.
         """
-        own = _Block(self._size, self._offsets, constants)
+        own = _Prepared(self._size, self._offsets, constants)
 
-        def queue(table: Sequence[int], stream: int, workspace: object = None) -> None:
-            front, prepared_for, launch = own.prepared
+        def queue(table: Sequence[int], stream: int) -> None:
+            front, prepared_for, launch = own.last
             if prepared_for != stream:
-                launch = self._prepare_launch(shape, stream, own)
-                own.prepared = (front, stream, launch)
+                launch = self._prepare_launch(shape, stream, own.block)
+                own.last = (front, stream, launch)
             front[:] = pack(*pick(table))
             (status,) = launch()
             if status:
@@ -214,7 +226,11 @@ class DriverKernel:
 
         return queue
 
-    def _prepare_launch(self, shape: Shape, stream: int, params: _Block) -> _Launch:
+    def parameter_block(self, constants: bytes) -> ParameterBlock:
+        """A parameter block for this kernel that ends with `constants`."""
+        return ParameterBlock(self._size, self._offsets, constants)
+
+    def _prepare_launch(self, shape: Shape, stream: int, params: ParameterBlock) -> _Launch:
         """Check a launch, and give the driver's function with its arguments."""
         grid, block, shared_bytes = shape
         try:
@@ -229,8 +245,8 @@ class DriverKernel:
                 f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             )
         queue = cuda.CUstream(stream)
-        config = _launch_config(numbers, queue, early=self._waits_itself)
-        return partial(cuda.cuLaunchKernelEx, config, self.function, params.kernel_params, 0)
+        config = _launch_config(numbers, queue, early=self.waits_itself)
+        return partial(cuda.cuLaunchKernelEx, config, self.function, params.address, 0)
 
     def _launch_error(self, status: Any, shape: Shape, stream: int) -> DriverError:
         grid, block, shared_bytes = shape

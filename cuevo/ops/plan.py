@@ -17,6 +17,7 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, as_numpy, exportable, packed, view
 from cuevo.executors import DriverExecutor, Executor, LoadedKernel
+from cuevo.executors.replay import Addresses, replayed
 from cuevo.ops.given_memory import ALIGNMENT, device_workspace, host_workspace
 from cuevo.toolchain.header import load_header
 
@@ -40,15 +41,6 @@ class KernelConfig(Protocol):
     def threads(self) -> int: ...
     @property
     def shared_bytes(self) -> int: ...
-
-
-class Addresses(Protocol):
-    """Packer of a parameter block's address fields, one address each, such as a Struct."""
-
-    @property
-    def size(self) -> int: ...
-
-    def pack(self, *addresses: Any) -> bytes: ...
 
 
 def check_grid(grid: tuple[int, int, int]) -> None:
@@ -87,7 +79,7 @@ class Launch:
         self.config = config
         self.shape = (grid, (config.threads, 1, 1), config.shared_bytes)
         self.slots = slots
-        self._pick = itemgetter(*slots)
+        self.pick = itemgetter(*slots)
         self.addresses = addresses
         self.constants = constants
 
@@ -97,13 +89,13 @@ class Launch:
         see `DriverKernel.launcher`.
         """
         queue: Callable[..., None] = self.kernel.launcher(
-            self.shape, self._pick, self.addresses.pack, self.constants
+            self.shape, self.pick, self.addresses.pack, self.constants
         )
         return queue
 
     def run_on_cpu(self, table: Sequence[ArrayView | None]) -> None:
         """Run the kernel on the CPU executor for the arrays of `table`."""
-        arrays = self._pick(table)
+        arrays = self.pick(table)
         addresses = [0 if x is None else x.pointer for x in arrays]
         self.kernel.launch(
             *self.shape,
@@ -228,8 +220,6 @@ class Plan:
         """As `queue`, for a thread whose current context is the device's."""
         if self.parts:
             return self._queue_in_workspace()
-        if len(self.launches) == 1:
-            return self.launches[0].queue
         return self._queue_launches() if self.launches else self._fill
 
     def _queue_in_workspace(self) -> Queue:
@@ -261,7 +251,7 @@ class Plan:
         each = (self.launches, self.beside, self.after)
         first, beside, after = ([launch.queue for launch in launches] for launches in each)
 
-        def queue(table: list[int], stream: int, workspace: Any) -> None:
+        def queue(table: Sequence[int], stream: int) -> None:
             for launch in first:
                 launch(table, stream)
             if beside:
@@ -272,7 +262,7 @@ class Plan:
                     for launch in after:
                         launch(table, stream)
 
-        return queue
+        return replayed(queue, self)
 
     def _fill(self, table: list[int], stream: int, workspace: Any) -> None:
         """Queue the results of an empty problem."""

@@ -3,7 +3,7 @@
 import struct
 import time
 from collections.abc import Callable
-from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from cuda.bindings import driver as cuda
 
 from cuevo.arrays import view
 from cuevo.cuda.context import check
+from cuevo.executors.replay import replayed
+from cuevo.ops.plan import Launch
 
 FLOAT = np.dtype(np.float32)
 
@@ -42,10 +44,12 @@ def test_host_time_of_a_repeated_launch(
     grid, block = (1, 1, 1), (128, 1, 1)
     shape, strides = (1, 128, 256, 8, 32), (2097152, 16384, 64, 2048, 2)
     half = np.dtype(np.float16)
-    driver_launch = kernel._prepare_launch((grid, block, 0), handle, kernel._block)
-    prepared = kernel.launcher(
-        (grid, block, 0), itemgetter(1, 1, 2), struct.Struct("<3Q").pack, params[24:]
-    )
+    driver_launch = kernel._prepare_launch((grid, block, 0), handle, kernel._prepared.block)
+    config: Any = SimpleNamespace(threads=128, shared_bytes=0)
+    addresses, constants = struct.Struct("<3Q"), bytes(params[24:])
+    of_plan = Launch("vector_add", kernel, config, grid, (1, 1, 2), addresses, constants)
+    prepared, order = of_plan.queue, SimpleNamespace(launches=[of_plan], beside=[], after=[])
+    replay = replayed(prepared, order)
     table = [0, x.pointer, out.pointer]
     pool, queue = executor._pool, executor.stream
 
@@ -67,6 +71,7 @@ def test_host_time_of_a_repeated_launch(
         "launch": launch,
         "of it the driver": driver_launch,
         "by a launcher": lambda: prepared(table, handle),
+        "by a graph": lambda: replay(table, handle),
         "of it the context": in_context,
         "empty() and its end": lambda: executor.empty(shape, half, handle),
         "empty() with strides": lambda: executor.empty(shape, half, handle, strides),

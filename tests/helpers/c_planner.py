@@ -401,7 +401,7 @@ def _instance(config: Any) -> Any:
 
 
 def _block(launch: Any, table: list[int]) -> bytes:
-    return bytes(launch.addresses.pack(*launch._pick(table)) + launch.constants)
+    return bytes(launch.addresses.pack(*launch.pick(table)) + launch.constants)
 
 
 def differences(ours: Launched, theirs: Launched) -> Iterator[str]:
