@@ -34,6 +34,7 @@ import numpy as np
 from block_kernels import SUITES, Launched, Suite, WatchedDevice, assemble_all
 from cuevo import attention, attention_backward, gemm, reference
 from cuevo.cuda.device_info import devices, why_none
+from cuevo.executors import scratch
 from cuevo.executors.protocol import Executor
 from cuevo.kernels import evoformer_backward_sm90a
 from cuevo.ops.backward import GRADS
@@ -282,6 +283,7 @@ PRODUCTS_OF_SM_90A = (
 
 def run_parts(parts: Sequence[str], every: int | None, tool: str) -> int:
     """Run the parts on the first device, under this tool; 1 if a result is wrong."""
+    scratch.NBYTES = 0  # so that the tool knows where each workspace ends
     types = {name: np.dtype(name) for name in ("float16", "float32", "bool")}
     types[_BF16] = np.dtype(ml_dtypes.bfloat16)
     rng = np.random.default_rng(0)

@@ -2,7 +2,8 @@
 
 `protocol` is the contract that the CUDA driver and the CPU executor (`cuevo.sim`) share, `driver`
 and `driver_kernel` are the driver's side of it, `replay` makes graphs of repeated launches,
-`placement` picks the executor of a call, `own` loads and calls kernels of the user's own.
+`scratch` keeps memory of workspaces, `placement` picks the executor of a call, `own` loads and
+calls kernels of the user's own.
 """
 
 from cuevo.executors.driver import CapturedGraph, DriverExecutor, DriverKernel, executor

@@ -41,6 +41,7 @@ from cuevo.cuda import (
 )
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
+from cuevo.executors.scratch import Scratch
 from cuevo.toolchain.assembler import assemble, target_for
 from cuevo.toolchain.template import RenderedKernel
 
@@ -112,6 +113,7 @@ class DriverExecutor:
             PER_THREAD_DEFAULT: PER_THREAD_DEFAULT_STREAM,
         }
         self._side_streams = _SideStreams()
+        self.scratch = Scratch(self.context)
         # The device's current pool. cuda.core lets it keep freed memory, where the driver would
         # give it back at each synchronization and have to map it anew for the next call.
         with self.context.current():

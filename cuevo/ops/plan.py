@@ -230,6 +230,8 @@ class Plan:
         cleared = [(part.offset, part.array.nbytes) for part in self.parts if part.is_cleared]
 
         def queue(table: list[int], stream: int, workspace: Any) -> None:
+            if workspace is None:
+                workspace = place.scratch.find(self.workspace_bytes, stream)
             if type(workspace) is not int:
                 if workspace is None:
                     start = place.take_workspace(self.workspace_bytes, stream)
@@ -251,7 +253,7 @@ class Plan:
         each = (self.launches, self.beside, self.after)
         first, beside, after = ([launch.queue for launch in launches] for launches in each)
 
-        def queue(table: Sequence[int], stream: int) -> None:
+        def queue(table: list[int], stream: int) -> None:
             for launch in first:
                 launch(table, stream)
             if beside:

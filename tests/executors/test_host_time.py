@@ -12,8 +12,7 @@ from cuda.bindings import driver as cuda
 
 from cuevo.arrays import view
 from cuevo.cuda.context import check
-from cuevo.executors.replay import replayed
-from cuevo.ops.plan import Launch
+from cuevo.ops.plan import Launch, Plan
 
 FLOAT = np.dtype(np.float32)
 
@@ -48,8 +47,7 @@ def test_host_time_of_a_repeated_launch(
     config: Any = SimpleNamespace(threads=128, shared_bytes=0)
     addresses, constants = struct.Struct("<3Q"), bytes(params[24:])
     of_plan = Launch("vector_add", kernel, config, grid, (1, 1, 2), addresses, constants)
-    prepared, order = of_plan.queue, SimpleNamespace(launches=[of_plan], beside=[], after=[])
-    replay = replayed(prepared, order)
+    replay = Plan(executor, executor, [], launches=[of_plan]).queue_in_context
     table = [0, x.pointer, out.pointer]
     pool, queue = executor._pool, executor.stream
 
@@ -70,8 +68,8 @@ def test_host_time_of_a_repeated_launch(
     ways: dict[str, Callable[[], object]] = {
         "launch": launch,
         "of it the driver": driver_launch,
-        "by a launcher": lambda: prepared(table, handle),
-        "by a graph": lambda: replay(table, handle),
+        "by a launcher": lambda: of_plan.queue(table, handle),
+        "by a graph": lambda: replay(table, handle, None),
         "of it the context": in_context,
         "empty() and its end": lambda: executor.empty(shape, half, handle),
         "empty() with strides": lambda: executor.empty(shape, half, handle, strides),
