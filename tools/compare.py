@@ -8,8 +8,9 @@
                                                 attention with this bias alone; or pair, or none
 
 Two packages named cuevo are imported into one process, and get the same arrays. Columns: device
-time of a call by events, contenders taking turns on rotating inputs; the ratio of the two; host
-time of a repeated call; and whether the results on the first input set have the same bits.
+time of a call by events, contenders taking turns on rotating inputs; that of a call behind others
+like it; the ratio of each two; host time of a repeated call; and whether the results on the first
+input set have the same bits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 from backends import MASKS, Backend, open_backend
 from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, warm_up
 from machine import circumstances
-from measure import host_microseconds
+from measure import burst_length, host_microseconds, time_in_a_row
 from report import print_rows, progress
 from workloads import Workload, select
 
@@ -67,6 +68,8 @@ class Row:
     this: Times
     """Milliseconds."""
     other: Times
+    this_in_a_row: Times
+    other_in_a_row: Times
     this_host: float
     """Microseconds."""
     other_host: float
@@ -183,13 +186,23 @@ def compare(backend: Backend, label: str, calls: Sequence[Sequence[Call]], other
     first = [_on_host(backend, entrant) for entrant in entrants.values()]
     same = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(*first, strict=True))
     times = time_interleaved(entrants, backend, REPEATS)
+    in_a_row = time_in_a_row(entrants, backend, burst_length(times["this"].median))
     # Turn and turn about again: the host's speed changes, too.
     hosts: dict[str, list[float]] = {name: [] for name in entrants}
     for _ in range(3):
         for name, entrant in entrants.items():
             hosts[name].append(host_microseconds(entrant, backend, HOST_CALLS, bursts=3))
     least = {name: min(found) for name, found in hosts.items()}
-    return Row(label, times["this"], times["other"], least["this"], least["other"], same)
+    return Row(
+        label,
+        times["this"],
+        times["other"],
+        in_a_row["this"],
+        in_a_row["other"],
+        least["this"],
+        least["other"],
+        same,
+    )
 
 
 def _on_host(backend: Backend, entrant: Entrant) -> list[Any]:
@@ -245,13 +258,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             backend.release()
     print(f"{backend.facts.name}, {record['date']}  {record['command']}")
     print_rows(
-        ("call", "this, ms", "other, ms", "ratio", "this, host us", "other", "same bits"),
+        (
+            *("call", "this, ms", "other", "ratio", "in a row, ms", "other", "ratio"),
+            *("host, us", "other", "same bits"),
+        ),
         [
             (
                 row.call,
                 f"{row.this.median:.4f}",
                 f"{row.other.median:.4f}",
                 f"{row.this.median / row.other.median:.3f}",
+                f"{row.this_in_a_row.median:.4f}",
+                f"{row.other_in_a_row.median:.4f}",
+                f"{row.this_in_a_row.median / row.other_in_a_row.median:.3f}",
                 f"{row.this_host:.1f}",
                 f"{row.other_host:.1f}",
                 "yes" if row.same_bits else "NO",

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from cuevo.ops.tuning.measure import Clock, Entrant, Times
+from cuevo.ops.tuning.measure import Clock, Entrant, Times, turns
 
 EX2_PER_CLOCK_PER_SM = 16
 """`ex2.approx.ftz.f32` results that one SM delivers a clock, sm_80 to sm_90."""
@@ -38,6 +38,29 @@ def time_sustained(
                     reading(name)
                 entrant.samples += _run_for(seconds, entrant, clock)
     return {name: Times.of(entrant.samples) for name, entrant in entrants.items()}
+
+
+def time_in_a_row(
+    entrants: Mapping[str, Entrant], clock: Clock, calls: int, rounds: int = 12
+) -> dict[str, Times]:
+    """Device time of a call behind others like it, with no event between them: entrants take turns
+    in bursts of so many calls. A sample is the mean of a burst.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in entrants}
+    for order in turns(list(entrants), rounds):
+        for name in order:
+            entrant = entrants[name]
+            with entrant.context():
+                clock.hold()
+                for call in entrant.calls:
+                    call()
+                start = clock.record()
+                for number in range(calls):
+                    entrant.calls[number % len(entrant.calls)]()
+                stop = clock.record()
+            clock.synchronize()
+            samples[name].append(clock.elapsed(start, stop) / calls)
+    return {name: Times.of(found) for name, found in samples.items()}
 
 
 def _run_for(seconds: float, entrant: Entrant, clock: Clock) -> list[float]:

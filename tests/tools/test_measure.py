@@ -4,7 +4,14 @@ import itertools
 import pytest
 
 from cuevo.ops.tuning.measure import Entrant, Times, time_interleaved, turns, warm_up
-from measure import burst_length, ex2_share, host_microseconds, teraflops, time_sustained
+from measure import (
+    burst_length,
+    ex2_share,
+    host_microseconds,
+    teraflops,
+    time_in_a_row,
+    time_sustained,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -83,6 +90,35 @@ def test_no_two_calls_in_a_row_use_the_same_inputs():
     assert len(log) == 18
     assert all(before != after for before, after in itertools.pairwise(log))
     assert {log.count(number) for number in range(3)} == {6}
+
+
+def test_what_a_result_ends_with_is_not_counted():
+    clock = ManualClock()
+
+    class Result:
+        def __del__(self):
+            clock.now += 100.0
+
+    def call():
+        clock.now += 1.0
+        return Result()
+
+    times = time_interleaved({"a": Entrant([call])}, clock, repeats=3)
+    assert times["a"].high == pytest.approx(1.0) and clock.now == pytest.approx(306.0)
+
+
+def test_calls_in_a_row_follow_each_other():
+    clock = ManualClock()
+    log = []
+    entrants = {
+        name: Entrant([clock.takes(took, log, f"{name}{number}") for number in range(2)])
+        for name, took in (("a", 0.5), ("b", 4.0))
+    }
+    times = time_in_a_row(entrants, clock, calls=3, rounds=4)
+    assert times["a"].median == pytest.approx(0.5) and times["b"].median == pytest.approx(4.0)
+    assert (times["a"].count, clock.held, clock.waits) == (4, 8, 8)
+    burst = ["a0", "a1", "a0", "a1", "a0"]  # all once, then those that count
+    assert log[:5] == burst and log.count("a0") == 12
 
 
 def test_halfway_comes_once_and_in_the_middle():
