@@ -58,6 +58,7 @@ exit codes:
 
 environment:
   CUEVO_CACHE_DIR    where rendered and assembled kernels are kept, and what cuevo tune has found
+  CUEVO_GRAPHS=0     launch repeated calls kernel by kernel, not as CUDA graphs
   CUEVO_RECORD_PROBLEMS=FILE  write the calls that are made to a file, for cuevo tune
   CUEVO_TUNED=0      choose as if nothing were tuned
   CUEVO_TRACEBACK=1  show Python's traceback with an error

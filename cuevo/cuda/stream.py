@@ -112,6 +112,16 @@ def is_capturing(stream: int, ordinal: int) -> bool:
     return bool(status != cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
+def may_be_captured(stream: int) -> bool:
+    """Whether `stream`, of the current context, is being captured, or the driver does not say; the
+    legacy default never is.
+    """
+    if stream == LEGACY_DEFAULT:
+        return False
+    status, how = cuda.cuStreamIsCapturing(stream)
+    return bool(status or how)
+
+
 def wait_for(consumer: int, producer: int, ordinal: int) -> None:
     """Work given to stream `consumer` from now on waits for what stream `producer` has been given.
 

@@ -4,9 +4,11 @@ One call of the driver launches a graph, in less than half of the host's time th
 kernel takes. On the device a graph begins sooner than its launches where nothing in it has changed,
 half a microsecond, and a microsecond later where a node gets new addresses. So launches one behind
 the other are a graph for the same arrays alone; those with others beside them for any arrays, as
-events between two streams take longer.
+events between two streams take longer. The environment variable ``CUEVO_GRAPHS=0`` leaves launches
+as they are, which some profilers ask for.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,12 +18,14 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver as cuda
 
-from cuevo.cuda import LEGACY_DEFAULT, check, driver_error, relaxed_capture
+from cuevo.cuda import check, driver_error, may_be_captured, relaxed_capture
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel, Shape
 
 __all__ = ["Addresses", "Order", "PreparedLaunch", "replayed"]
 
+ENVIRONMENT = "CUEVO_GRAPHS"
+"""Read when a call is made for the first time."""
 _FIRST_CALL = 16
 """That makes a graph, of those in a row: it takes the host some 60 us, what as many calls save, and
 100 KB of the device's memory.
@@ -197,6 +201,7 @@ def replayed(once: Callable[[list[int], int], None], order: Order) -> Callable[.
         these, as a graph cannot be captured.
     """
     own, any_table = _Own(), bool(order.beside)
+    first_call = 0 if os.environ.get(ENVIRONMENT) == "0" else _FIRST_CALL
 
     def queue(table: list[int], stream: int, workspace: object = None) -> None:
         calls = own.calls
@@ -208,24 +213,13 @@ def replayed(once: Callable[[list[int], int], None], order: Order) -> Callable[.
             return
         calls.count += 1
         graph = calls.graph
-        if graph is None and calls.count == _FIRST_CALL:
+        if graph is None and calls.count == first_call:
             # Where the driver makes none, there are launches: they need no memory for that.
             with suppress(DriverError):
                 graph = calls.graph = _Graph(order)
-        if graph is None or _may_be_captured(stream):
+        if graph is None or may_be_captured(stream):
             once(table, stream)
         else:
             graph.launch(table, stream)
 
     return queue
-
-
-def _may_be_captured(stream: int) -> bool:
-    """Whether a stream of the current context is under graph capture, or the driver does not say.
-
-    The legacy default stream never is.
-    """
-    if stream == LEGACY_DEFAULT:
-        return False
-    status, how = cuda.cuStreamIsCapturing(stream)
-    return bool(status or how)

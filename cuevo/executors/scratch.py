@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from cuda.bindings import driver as cuda
 
-from cuevo.cuda import LEGACY_DEFAULT, PrimaryContext, check, relaxed_capture
+from cuevo.cuda import LEGACY_DEFAULT, PrimaryContext, check, may_be_captured, relaxed_capture
 from cuevo.errors import DriverError
 
 __all__ = ["Scratch"]
@@ -60,8 +60,7 @@ class Scratch(threading.local):
         memory = self._memories.get(stream)
         number = 0
         if stream != LEGACY_DEFAULT:
-            status, how = cuda.cuStreamIsCapturing(stream)
-            if status or how:
+            if may_be_captured(stream):
                 return None
             # What was queued on a stream that is gone, whose handle this one has, may still run. To
             # ask a stream that is being captured spoils the capture.

@@ -280,6 +280,15 @@ def test_without_a_graph_there_are_launches(
 
 
 @unit
+def test_the_environment_asks_for_launches(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUEVO_GRAPHS", "0")
+    repeated = Repeated(make_launch((1, 2), b"once"))
+    for _ in range(3 * _FIRST_CALL):
+        repeated.queue([0, 7, 8], 5)
+    assert len(repeated.once) == 3 * _FIRST_CALL and not driver.nodes
+
+
+@unit
 def test_a_refused_graph_names_its_kernels(driver: Driver) -> None:
     repeated = Repeated(make_launch((1, 2), b"once"), make_launch((2, 0), b"more"))
     repeated.until_graph([0, 7, 8])
