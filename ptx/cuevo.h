@@ -129,7 +129,7 @@ typedef struct evoformer_forward_sm90a_params {
     float score_scale;     /* scale * log2(e): scores to powers of two */
     float reference_scale; /* the same, in a register of its own */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */
-    float first_reference; /* what rows are lowered by at first, in the units of q . k times sign(scale); -inf: by their first maxima */
+    float first_reference; /* what rows of bf16 are lowered by at first, in the units of q . k times sign(scale) */
     float q_scale;         /* what a kernel with Config.scales_q multiplies q by: the scale, in the place of which all fields above have 1 */
 } evoformer_forward_sm90a_params;
 

@@ -4,7 +4,7 @@ one is launched, its tensor maps.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, e, inf, log2
+from math import ceil, e, log2
 from typing import Any, NamedTuple
 
 from cuevo.architectures import Architecture
@@ -313,18 +313,11 @@ def unmapped_fields(
         "score_scale": scores_scale * log2(e),
         "reference_scale": scores_scale * log2(e),
         "bias_scale": 1.0 / scores_scale,
-        "first_reference": _first_reference(config.dtype, scores_scale * log2(e)),
+        "first_reference": guessed.REFERENCE / abs(scores_scale * log2(e)),
         "q_scale": scale / scores_scale,
         **config.numbering(problem, blocks),
         **common_fields(problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }
-
-
-def _first_reference(dtype: str, score_scale: float) -> float:
-    """What rows are lowered by at first, in the units of scores; -inf: wait for their maxima."""
-    if dtype != "bf16" or abs(score_scale) * 1e30 <= abs(guessed.REFERENCE):
-        return -inf
-    return guessed.REFERENCE / abs(score_scale)
 
 
 def addresses(

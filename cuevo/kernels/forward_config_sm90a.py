@@ -131,8 +131,10 @@ class Config(Maps, Roles, WorkList):
         """Whether the rows of K have room for the mask, so that their product adds it; else it
         takes one more step of 16 k.
         """
-        reads = self.dtype == "bf16" and self.q_in_registers and not self.consumers_ask
-        return self.adds_mask and self.pads_k and reads
+        reads = self.dtype == "bf16" and self.q_in_registers
+        # Consumers that ask have it copied there, where exponents have the pair bias to add.
+        pays = not self.consumers_ask or (self.converts and self.head_dim <= 32)
+        return self.adds_mask and self.pads_k and reads and pays
 
     @property
     def mask_addends(self) -> bool:
@@ -144,6 +146,13 @@ class Config(Maps, Roles, WorkList):
         pays = self.consumers_ask or self.head_dim > 32
         room = self.head_dim <= 48 or not self.converts or self.m_tiles == 1
         return self.adds_mask and self.guesses and pays and room and not self.mask_beside_k
+
+    @property
+    def pair_addends(self) -> bool:
+        """Whether the pair bias is added to exponents, in the instruction that makes them of
+        scores, where those of two rows N would have to begin with a copy of it each.
+        """
+        return self.shares_pair and not self.scales_q and (self.mask_beside_k or not self.adds_mask)
 
     @property
     def of_biases(self) -> bias_tiles_sm90.Config:
@@ -236,6 +245,25 @@ class Config(Maps, Roles, WorkList):
     def scores(self, m: int) -> list[str]:
         """Names of the scores of tile `m`."""
         return [f"s{m}_{i}" for i in range(self.block_keys // 2)]
+
+    @property
+    def copies_pair(self) -> bool:
+        """Whether the scores of both of a warpgroup's rows N begin with the same pair bias."""
+        return self.shares_pair and not self.pair_addends
+
+    @property
+    def addends(self) -> list[str] | None:
+        """Names of what is added to the exponents of a tile, if anything is."""
+        elements = range(self.block_keys // 2)
+        if self.pair_addends:
+            return [f"addend{i}" for i in elements]
+        return [f"addend{i // 4 * 2 + i % 2}" for i in elements] if self.mask_addends else None
+
+    def converted(self, m: int) -> list[str]:
+        """Names of what the pair bias of tile `m` is converted to."""
+        if self.pair_addends:
+            return [f"addend{i}" for i in range(self.block_keys // 2)]
+        return self.scores(m)
 
     @staticmethod
     def operand(names: list[str]) -> str:

@@ -43,6 +43,10 @@ class StageMemory(StageRing):
 
     @property
     @abstractmethod
+    def mask_beside_k(self) -> bool: ...
+
+    @property
+    @abstractmethod
     def mask_product(self) -> bool: ...
 
     @property
@@ -209,7 +213,7 @@ class StageMemory(StageRing):
     @property
     def mask_keys_offset(self) -> int:
         """Where the latter begin, behind the flag; operands in tiles have it beside a key's."""
-        beside = self.consumers_ask and self.mask_product
+        beside = self.consumers_ask and (self.mask_product or self.mask_beside_k)
         return FLAG_BYTES if self.adds_mask and not beside else 0
 
     @property

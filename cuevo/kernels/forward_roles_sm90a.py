@@ -76,7 +76,8 @@ class Roles(StageMemory):
         """Lanes that arrive at the barrier of a stage that is there: that which asks TMA for it, or
         that and the one which asks for its pair bias, and those that put the mask there.
         """
-        return 1 + self.late_pair + self.mask_arrivals
+        copying = 32 if self.copies_mask else 0
+        return 1 + self.late_pair + self.mask_arrivals + copying
 
     @property
     def stages_ahead(self) -> int:
@@ -117,6 +118,11 @@ class Roles(StageMemory):
     def reads_mask_tiles(self) -> bool:
         """Whether the mask comes in tiles of `bias_tiles_sm90`."""
         return self.consumers_ask and self.adds_mask
+
+    @property
+    def copies_mask(self) -> bool:
+        """Whether the warp that asks for a stage copies tiles of the mask to where K has room."""
+        return self.reads_mask_tiles and self.mask_beside_k
 
     @property
     def asked_bytes(self) -> int:

@@ -187,6 +187,19 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(RAW, rows=5, queries=230, head_dim=40, values="offset", offset=-300.0, scale=-0.3),
         dict(stages=5, sums="added", blocks=3, **THREE_TILES),
     ),
+    # Without a mask, so that exponents have the pair bias to add.
+    (
+        replace(RAW, keys=160, mask="none"),
+        dict(block_rows=4, stages=6, blocks=1, **TWO_ROWS),
+    ),
+    (
+        replace(RAW, rows=3, keys=160, mask="none", values="large pair bias", scale=-0.3),
+        dict(block_rows=2, stages=4, blocks=2, **TWO_ROWS),
+    ),
+    (
+        replace(RAW, rows=3, keys=160, head_dim=48, mask="none", values="dead by pair"),
+        dict(stages=5, sums="added", blocks=1, **THREE_TILES),
+    ),
     # Scales that q is multiplied by: by each kind of kernel that has q in registers.
     (
         replace(RAW, head_dim=16, keys=160, mask="none", seed=19),

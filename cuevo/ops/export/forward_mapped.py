@@ -19,7 +19,6 @@ from cuevo.ops.export.columns import (
     architecture_in_c,
     array_in_c,
     declared,
-    dtype_in_c,
     float_in_c,
     problem_in_c,
     stand_in,
@@ -61,6 +60,7 @@ _COLUMNS = Columns(
     last_tenths=lambda c: c.last_tenths,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
     mask_addends=lambda c: c.mask_addends,
+    pair_addends=lambda c: c.pair_addends,
 )
 _TILES = Columns(
     "tiles_config",
@@ -185,11 +185,10 @@ def formulas() -> Iterator[str]:
     first: Any = input_int("first_query")
     yield fields_function(
         "mapped_fields",
-        f"{given}, const int64_t *slices, {declared(names)}, cuevo_type type, double scale, "
-        "int64_t first_query",
+        f"{given}, const int64_t *slices, {declared(names)}, double scale, int64_t first_query",
         load_header().kernels[_KERNEL.NAME],
         lambda: _KERNEL.unmapped_fields(
-            config(dtype=dtype_in_c("type"), **known),
+            config(**known),
             x,
             **arrays,
             scale=float_in_c("scale"),

@@ -149,14 +149,23 @@ def _forward(
     return Original(case.arch, place.launches, check)
 
 
-def _forward_sm90a(values: str, keys: int = 70, *, late: bool = False, **more: Any) -> Original:
+def _forward_sm90a(
+    values: str,
+    keys: int = 70,
+    head_dim: int = 16,
+    *,
+    asking: dict[str, Any] | None = None,
+    **more: Any,
+) -> Original:
     case = attention_cases.Case(
-        "bf16", 16, 100, keys, rows=5, mask="f32", pair="bf16", values=values, scale=-0.3,
+        "bf16", head_dim, 100, keys, rows=5, mask="f32", pair="bf16", values=values, scale=-0.3,
         arch="sm_90a", **more,
     )  # fmt: skip
-    config = evoformer_forward_sm90a.Config(16, block_rows=2, stages=2, blocks=1, continues=True)
-    if late:
-        config = replace(config, stages=5, late_pair=True, producer="consumer")
+    config = evoformer_forward_sm90a.Config(
+        head_dim, block_rows=2, stages=2, blocks=1, continues=True
+    )
+    if asking:
+        config = replace(config, producer="consumer", **asking)
     return _forward(case, config=config)
 
 
@@ -257,7 +266,13 @@ CASES: dict[str, Callable[[], Original]] = {
     # All of them done again.
     "forward on wgmma, again": lambda: _forward_sm90a("offset", offset=-300.0),
     # Consumers ask for five stages each, a stage later for the pair bias, which has four.
-    "forward on wgmma, late pair bias": lambda: _forward_sm90a("normal", 150, late=True),
+    "forward on wgmma, late pair bias": lambda: _forward_sm90a(
+        "normal", 150, asking=dict(stages=5, late_pair=True)
+    ),
+    # Two rows n a warpgroup, whose pair bias exponents add, and whose mask comes beside K.
+    "forward on wgmma, two rows": lambda: _forward_sm90a(
+        "normal", 152, 24, asking=dict(stages=4, row_warpgroups=2, warpgroup_rows=2, converts=True)
+    ),
     "backward": lambda: _backward(
         # A scale below 0: q and k are multiplied by its sign.
         BackwardCase("f16", 16, 150, 150, **_BIASES, shape=3, scale=-0.25)

@@ -252,7 +252,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         if (c->converts && (status = encode_pair(p.pair_map, c, &f->pair_bias, encoder)) != CUEVO_OK)
             return wrong(plan, status, "pair_bias");
         mapped_slices(slices, c, &part[i], blocks);
-        status = mapped_fields(&p, c, &part[i], slices, &f->out, &f->mask_bias, &tiles, lse, f->q.type, f->scale,
+        status = mapped_fields(&p, c, &part[i], slices, &f->out, &f->mask_bias, &tiles, lse, f->scale,
                                i ? x->queries - rest : 0);
         if (status != CUEVO_OK)
             return status;
