@@ -166,6 +166,7 @@ CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 16), config={**_ASKING_CONVERTING, "scales_q": True, "blocks": 2}),
     Case((1, 7, 200, 200, 2, 32), dead=True, config={**_TWO_ROWS, "blocks": 2}),
     Case((1, 6, 140, 192, 2, 24), mask=None, config={**_TWO_ROWS, "stages": 6, "blocks": 3}),
+    Case((1, 5, 140, 200, 2, 24), dead=True, config={**_TWO_ROWS, "blocks": 2}),
     Case((1, 5, 330, 200, 1, 48), dead=True, config={**_THREE_TILES, "blocks": 2}),
     Case((1, 3, 230, 192, 2, 40), mask=None, config={**_THREE_TILES, "stages": 6, "blocks": 1}),
 )
