@@ -58,8 +58,6 @@ _CONVERTING_FOR_TWO_GAIN = (1.05, 1.018, 1.035)
 """Of four rows N that ask, two a warpgroup, for which it converts the pair bias once, beside one a
 warpgroup: at D 16, 24 and 32.
 """
-_PAIR_ADDENDS_GAIN = 1.02
-"""Of these where exponents have it to add."""
 _ASKING_GAIN_ABOVE_32 = ((1.087, 1.05), (1.1025, 1.07))
 """The same of three rows N that ask, with tiles and converting: at D 40, and 48."""
 _ASKING_GAIN_OF_40_WITH_LAST, _MANY_KEYS_OF_40 = 0.99, 512
@@ -113,8 +111,6 @@ class Shape(Protocol):
     def m_tiles(self) -> int: ...
     @property
     def min_blocks(self) -> int: ...
-    @property
-    def pair_addends(self) -> bool: ...
     @property
     def reads_mask_tiles(self) -> bool: ...
     @property
@@ -235,7 +231,6 @@ def _converting_gain(shape: Shape, problem: Problem) -> float:
     gain = next(of_dim, _CONVERTING_GAIN_ELSEWHERE)
     if shape.consumers_ask:
         gain *= _CONVERTING_FOR_TWO_GAIN[_index_of_dim(problem)] if shape.shares_pair else 1.0
-        gain *= _PAIR_ADDENDS_GAIN if shape.pair_addends else 1.0
         many, few = _asking_gain(problem)
         return gain * few / many if _is_short(problem) else gain
     if shape.min_blocks == 1:

@@ -60,7 +60,6 @@ _COLUMNS = Columns(
     last_tenths=lambda c: c.last_tenths,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
     mask_addends=lambda c: c.mask_addends,
-    pair_addends=lambda c: c.pair_addends,
 )
 _TILES = Columns(
     "tiles_config",
