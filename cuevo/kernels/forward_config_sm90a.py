@@ -261,9 +261,8 @@ class Config(Maps, Roles, WorkList):
 
     def converted(self, m: int) -> list[str]:
         """Names of what the pair bias of tile `m` is converted to."""
-        if self.pair_addends:
-            return [f"addend{i}" for i in range(self.block_keys // 2)]
-        return self.scores(m)
+        addends = self.addends if self.pair_addends else None
+        return addends or self.scores(m)
 
     @staticmethod
     def operand(names: list[str]) -> str:
