@@ -130,7 +130,9 @@ typedef struct evoformer_forward_sm90a_params {
     float reference_scale; /* the same, in a register of its own */
     float bias_scale;      /* 1 / scale: biases to the units of q . k */
     float first_reference; /* what rows of bf16 are lowered by at first, in the units of q . k times sign(scale) */
-    float q_scale;         /* what a kernel with Config.scales_q multiplies q by: the scale, in the place of which all fields above have 1 */
+    float q_scale;         /* what a kernel with Config.multiplies_q multiplies q by: with Config.scales_q the scale, in the place of which the fields above have 1; with
+                              Config.counts_scores a power of two, by which their scale is divided */
+    float count_scale;     /* score_scale / 2^141: scores to 256ths of powers of two, as subnormal numbers (lib/emulated_exponentials.ptx) */
 } evoformer_forward_sm90a_params;
 
 void evoformer_forward_sm90a(const evoformer_forward_sm90a_params params);

@@ -24,6 +24,7 @@ from blocks import (
     test_attention_products,
     test_copy_async,
     test_divide,
+    test_emulated_exponentials,
     test_mma_multistage,
     test_mma_pipelined,
     test_output_tile,
@@ -76,6 +77,12 @@ _SUITES = (
     Suite("copy_async", test_copy_async.cases, covering, test_copy_async.check),
     Suite("attention_products", test_attention_products.cases, list, test_attention_products.check),
     Suite("divide", test_divide.divisions, list, test_divide.check),
+    Suite(
+        "emulated_exponentials",
+        test_emulated_exponentials.cases,
+        list,
+        test_emulated_exponentials.check,
+    ),
     Suite("accumulator", test_accumulator.reductions, list, test_accumulator.check_reduction),
     Suite("accumulator_rows", test_accumulator.examples, covering, test_accumulator.check_example),
     Suite(

@@ -59,6 +59,10 @@ class Config:
     """Whether a key's mask is a number that is added to its exponents, which a guessed reference
     raises; else an operand of the product that makes scores.
     """
+    counted_tiles: int = 0
+    """Bits of a tile's parts of 8 keys whose numbers are counts, as emulated exponentials take
+    them (``ptx/lib/emulated_exponentials.ptx``).
+    """
 
     @property
     def shared_bytes(self) -> int:

@@ -16,6 +16,7 @@ from cuevo.kernels import guessed_reference_sm90a as guessed
 from cuevo.kernels.forward import Problem, common_fields
 from cuevo.kernels.forward_config_sm90a import (
     ARCH,
+    COUNT,
     Config,
     device_violations,
     problem_violations,
@@ -78,7 +79,8 @@ def adapt(config: Config, problem: Problem) -> Config:
         converts=config.converts and problem.pair in ("f16", "bf16"),
         scales_q=config.scales_q and problem.power_of_two,
     )
-    fitted = replace(fitted, late_pair=config.late_pair and fitted.tiled)
+    late_pair, emulates = config.late_pair and fitted.tiled, config.emulates and fitted.can_emulate
+    fitted = replace(fitted, late_pair=late_pair, emulates=emulates)
     ragged = not fitted.tiled and problem.keys % config.block_keys > 0
     return replace(fitted, mask="bounds") if ragged and not fitted.masked else fitted
 
@@ -98,6 +100,7 @@ def spill_fallbacks(config: Config) -> Iterator[Config]:
         yield config
     if config.q_in_registers:
         other = replace(config, q_in_registers=False, continues=False, scales_q=False)
+        other = replace(other, emulates=False)
         yield other.filled()
 
 
@@ -145,7 +148,8 @@ def candidates(problem: Problem) -> Iterator[tuple[Config, float]]:
     for each in _shapes(problem):
         fitted = adapt(each, problem).filled()
         continues = fitted.continues and _has_registers_to_continue(fitted)
-        yield replace(fitted, continues=continues), speed(fitted, problem)
+        emulates = fitted.can_emulate and _gains_by_emulating(fitted)
+        yield replace(fitted, continues=continues, emulates=emulates), speed(fitted, problem)
 
 
 def _shapes(problem: Problem) -> list[Config]:
@@ -176,6 +180,14 @@ def _shapes(problem: Problem) -> list[Config]:
                     shapes.append(_TWO_ROWS_ABOVE_32)
     scales_q = problem.power_of_two and problem.dtype == "bf16"
     return [replace(each, scales_q=scales_q and each.converts) for each in shapes]
+
+
+def _gains_by_emulating(config: Config) -> bool:
+    """Whether exponentials are what bounds it, so that to emulate some is worth it."""
+    converts = config.converts and config.consumers_ask and config.mask_addends
+    if converts and config.head_dim > 32:
+        return False
+    return config.head_dim <= (56 if config.pair == "none" else 48)
 
 
 def _has_registers_to_continue(config: Config) -> bool:
@@ -315,6 +327,7 @@ def unmapped_fields(
         "bias_scale": 1.0 / scores_scale,
         "first_reference": guessed.REFERENCE / abs(scores_scale * log2(e)),
         "q_scale": scale / scores_scale,
+        "count_scale": scores_scale * log2(e) * COUNT,
         **config.numbering(problem, blocks),
         **common_fields(problem.keys, out=out, mask_bias=mask_bias, lse=lse),
     }

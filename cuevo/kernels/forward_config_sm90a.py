@@ -7,17 +7,21 @@ from math import ceil
 from cuevo.architectures import Architecture, architecture
 from cuevo.kernels import bias_tiles_sm90, choice
 from cuevo.kernels import guessed_reference_sm90a as guessed
-from cuevo.kernels.forward import BIAS_BYTES, ONES, Problem
+from cuevo.kernels.forward import BIAS_BYTES, LEAST_POWER, NEGLIGIBLE_SCALE, ONES, Problem
 from cuevo.kernels.forward_maps_sm90a import Maps
 from cuevo.kernels.forward_roles_sm90a import Roles
 from cuevo.kernels.forward_works_sm90a import WorkList
 
-__all__ = ["ARCH", "Config", "device_violations", "problem_violations", "violations"]
+__all__ = ["ARCH", "COUNT", "Config", "device_violations", "problem_violations", "violations"]
 
 ARCH = "sm_90a"
 """Its instructions are those of one architecture, not of later ones."""
 
 _MOST_WORKS = 2**31
+COUNT = 2.0**-141
+"""What the count of an exponent is of it: its 256ths, in units of 2^-149, fp32's least number."""
+_LEAST_FACTOR = 2.0**15
+"""What scores are multiplied by at least, so that the same times `COUNT` is a normal number."""
 _HEADROOM = 4.0
 """In powers of two: what exponents in fp16 are lowered by beside a reference."""
 
@@ -76,6 +80,10 @@ class Config(Maps, Roles, WorkList):
     scales_q: bool = False
     """Multiply q by the scale, a power of two, so that the pair bias is added as it is, not divided
     by it; q has to be in registers.
+    """
+    emulates: bool = False
+    """Make a quarter of the exponentials, those of the `emulated` pairs, without `ex2`
+    (``ptx/lib/emulated_exponentials.ptx``).
     """
     sums: str = "column"
     """What sums the rows: "column", more columns of the product with v, of rounded probabilities;
@@ -163,7 +171,44 @@ class Config(Maps, Roles, WorkList):
             self.block_keys,
             pair=self.pair if self.tiled else "none",
             added=self.mask_addends,
+            counted_tiles=self.counted_tiles,
         )
+
+    @property
+    def can_emulate(self) -> bool:
+        """Whether exponentials may be emulated: in bf16, and where none is added as it is."""
+        return self.guesses and self.sums == "column"
+
+    @property
+    def emulated(self) -> tuple[int, ...]:
+        """Pairs of keys of a lane whose exponentials are emulated, numbered as
+        ``2 * (tile of 8 keys) + half``: two of each eight. Both are of one tile where what its
+        exponents have to add is the mask of a key, which then is a count, too; else these were
+        measured to be the fastest.
+        """
+        of_tile = self.counts_scores and self.mask_addends
+        pairs = (4, 5) if of_tile else (2, 3) if self.pair_addends else (3, 6)
+        firsts = range(0, self.block_keys // 4, 8) if self.emulates else ()
+        return tuple(first + pair for first in firsts for pair in pairs)
+
+    @property
+    def counts_scores(self) -> bool:
+        """Whether what emulated exponentials are made of, a count of 256ths, is made of scores at
+        once, not of their exponents: the factor of that is a normal number where q is divided by a
+        power of two.
+        """
+        return self.emulates and not self.scales_q
+
+    @property
+    def counted_tiles(self) -> int:
+        """Bits of the tiles of 8 keys of a stage whose mask is added to counts."""
+        counted = self.counts_scores and self.mask_addends
+        return sum(1 << tile for tile in {pair // 2 for pair in self.emulated}) if counted else 0
+
+    @property
+    def multiplies_q(self) -> bool:
+        """Whether q is multiplied by a power of two."""
+        return self.scales_q or self.counts_scores
 
     @property
     def mask_product(self) -> bool:
@@ -226,6 +271,11 @@ class Config(Maps, Roles, WorkList):
 
     def scores_scale(self, scale: float) -> float:
         """What the scores that products make are multiplied by, for a call with `scale`."""
+        if self.counts_scores:
+            # Times a power of two with which that is at least the least factor, and no infinity.
+            least = LEAST_POWER if abs(scale) >= LEAST_POWER else NEGLIGIBLE_SCALE
+            least = 1.0 if abs(scale) >= 1.0 else least
+            return scale * (_LEAST_FACTOR / least)
         return 1.0 if self.scales_q else scale
 
     @property
@@ -315,6 +365,10 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
         return
     if not 2 <= c.stages <= 16:
         yield f"stages must be 2 to 16, not {c.stages}"
+    if c.emulates and not c.can_emulate:
+        yield "emulates needs probabilities of bf16, and a column that sums them as they are"
+    if c.counts_scores and not c.q_in_registers:
+        yield "emulates needs q_in_registers, where q is divided by a power of two, or scales_q"
     if c.late_pair and not (c.tiled and c.stages >= 4):
         yield "late_pair is for tiles of the pair bias, and 4 stages or more"
     if c.scales_q and not (c.q_in_registers and c.dtype == "bf16"):

@@ -54,7 +54,7 @@ many rows N share what tiles cost.
 """
 _CONVERTING_BESIDE_ASKING = 0.99
 """Of that, what three rows N that have a producer reach beside four that ask: up to D 32."""
-_CONVERTING_FOR_TWO_GAIN = (1.05, 1.018, 1.035)
+_CONVERTING_FOR_TWO_GAIN = (1.04, 1.018, 1.04)
 """Of four rows N that ask, two a warpgroup, for which it converts the pair bias once, beside one a
 warpgroup: at D 16, 24 and 32.
 """

@@ -53,6 +53,7 @@ _COLUMNS = Columns(
     late_pair=lambda c: c.late_pair,
     converts=lambda c: c.converts,
     scales_q=lambda c: c.scales_q,
+    counts_scores=lambda c: c.counts_scores,
     tiled=lambda c: c.tiled,
     needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
@@ -60,6 +61,7 @@ _COLUMNS = Columns(
     last_tenths=lambda c: c.last_tenths,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
     mask_addends=lambda c: c.mask_addends,
+    counted_tiles=lambda c: c.counted_tiles,
 )
 _TILES = Columns(
     "tiles_config",
@@ -74,6 +76,7 @@ _BIAS_TILES = Columns(
     block_rows=lambda c: c.block_rows,
     block_keys=lambda c: c.block_keys,
     added=lambda c: c.added,
+    counted_tiles=lambda c: c.counted_tiles,
     row_bytes=lambda c: c.row_bytes,
     threads=lambda c: c.threads,
 )

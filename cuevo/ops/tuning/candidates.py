@@ -35,7 +35,7 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("cluster", "parts", "meeting_buffers"), (1, 2, 4)),
     **dict.fromkeys(
         (
-            *("q_in_registers", "continues", "converts", "scales_q"),
+            *("q_in_registers", "continues", "converts", "scales_q", "emulates"),
             *("stationary_in_registers", "late_copies", "whole_steps"),
         ),
         _FLAGS,

@@ -124,4 +124,12 @@ typedef struct attention_products_params {
 
 void attention_products(const attention_products_params params);
 
+/* Powers of two of pairs of numbers. */
+typedef struct emulated_powers_params {
+    const float *exponents; /* [thread, 2] */
+    void *powers;           /* [thread, 2], bf16 */
+} emulated_powers_params;
+
+void emulated_powers(const emulated_powers_params params);
+
 #endif

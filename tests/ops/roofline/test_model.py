@@ -57,14 +57,18 @@ def test_measured_kernels_are_predicted_within_15_percent(unloaded: Unloaded) ->
 @pytest.mark.kernel
 @pytest.mark.parametrize("head_dim", [8, 32, 64])
 def test_a_threadblock_on_wgmma_has_the_exponentials_of_all_its_rows(head_dim: int) -> None:
-    """One for a score, eight clocks for 32: the last works, of single rows, are not counted."""
+    """One for a score that is not emulated, eight clocks for 32: the last works, of single rows N,
+    are not counted.
+    """
     call = call_of_words(["attention", f"1,768,4,768,{head_dim}", "--pair", "own"])
     place = assembling("sm_90a")
     plan = call.operation.plan_on_device(call.arrays, call.options, place, None)
     (bound,) = (x for x in plan.every_launch if x.name == evoformer_forward_sm90a.NAME)
     config = bound.config
     found = count(bound, plan.served[0], "sm_90a").each["xu"]
-    assert found == pytest.approx(config.block_rows * config.block_queries / 4, rel=0.02)
+    share = 0.75 if config.emulates else 1.0
+    expected = config.block_rows * config.block_queries / 4 * share
+    assert found == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.kernel

@@ -179,7 +179,8 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     for (i = 0; i < bias_tiles_configs_count && own == NULL; i++)
         if (bias_tiles_configs[i].mask == (int64_t)f->mask_bias.type && bias_tiles_configs[i].pair == pair &&
             bias_tiles_configs[i].block_rows == c->block_rows && bias_tiles_configs[i].block_keys == c->block_keys &&
-            bias_tiles_configs[i].added == c->mask_addends)
+            bias_tiles_configs[i].added == c->mask_addends &&
+            bias_tiles_configs[i].counted_tiles == c->counted_tiles)
             own = &bias_tiles_configs[i];
     if (own == NULL)
         return CUEVO_NOT_EXPORTED;
