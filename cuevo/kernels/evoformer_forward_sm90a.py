@@ -165,6 +165,8 @@ def _shapes(problem: Problem) -> list[Config]:
             rows = 2 if problem.dtype == "bf16" else 1
             sharing = replace(asking, row_warpgroups=rows, warpgroup_rows=rows)
             converting.insert(0, replace(sharing, converts=True, stages=7))
+            if problem.head_dim == 32 and problem.mask != "none" and rows > 1:
+                shapes.append(sharing)
             if problem.head_dim in (24, 32):
                 shapes.append(replace(asking, late_pair=True, stages=6))
         if can_convert(problem):
@@ -183,10 +185,13 @@ def _shapes(problem: Problem) -> list[Config]:
 
 
 def _gains_by_emulating(config: Config) -> bool:
-    """Whether exponentials are what bounds it, so that to emulate some is worth it."""
-    converts = config.converts and config.consumers_ask and config.mask_addends
-    if converts and config.head_dim > 32:
-        return False
+    """Whether exponentials are what bounds it, so that to emulate some is worth it, and there are
+    registers for that.
+    """
+    if config.converts and config.consumers_ask and config.mask_addends:
+        spills = config.shares_pair and config.scales_q
+        if config.head_dim > (16 if spills else 32):
+            return False
     return config.head_dim <= (56 if config.pair == "none" else 48)
 
 

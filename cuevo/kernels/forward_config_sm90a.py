@@ -42,7 +42,7 @@ class Config(Maps, Roles, WorkList):
     """
     warpgroup_rows: int = 1
     """Rows N of a warpgroup: one, or two with a tile each of the same queries, which share what the
-    pair bias takes to be converted.
+    pair bias takes to be loaded, and converted.
     """
     block_keys: int = 32
     """Keys of a stage, and of a softmax step of one tile."""
@@ -157,10 +157,11 @@ class Config(Maps, Roles, WorkList):
 
     @property
     def pair_addends(self) -> bool:
-        """Whether the pair bias is added to exponents, in the instruction that makes them of
-        scores, where those of two rows N would have to begin with a copy of it each.
+        """Whether a pair bias that is converted is added to exponents, in the instruction that
+        makes them of scores, where those of two rows N would have to begin with a copy of it each.
         """
-        return self.shares_pair and not self.scales_q and (self.mask_beside_k or not self.adds_mask)
+        free = not self.scales_q and (self.mask_beside_k or not self.adds_mask)
+        return self.shares_pair and self.converts and free
 
     @property
     def of_biases(self) -> bias_tiles_sm90.Config:
@@ -355,8 +356,8 @@ def _violations(c: Config, arch: Architecture, problem: Problem | None) -> Itera
     if c.warpgroup_rows not in (1, 2) or (c.shares_pair and (c.m_tiles != 2 or c.block_rows % 2)):
         yield f"warpgroup_rows must be 1, or 2 with 2 tiles and even rows, not {c.warpgroup_rows}"
         return
-    if c.shares_pair and not (c.converts and c.consumers_ask and c.guesses):
-        yield "two rows of a warpgroup are for consumers that ask, and convert, in bf16"
+    if c.shares_pair and not (c.consumers_ask and c.guesses and not c.late_pair):
+        yield "two rows of a warpgroup are for consumers that ask, in bf16, not with late_pair"
     if c.parts < 1 or c.block_keys % (16 * c.parts):
         yield f"{c.parts} parts of {c.block_keys} keys are not multiples of 16 keys"
         return

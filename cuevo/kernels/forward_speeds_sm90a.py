@@ -77,6 +77,10 @@ _LATE_PAIR_GAIN, _LATE_PAIR_GAIN_OF_24, _LATE_PAIR_GAIN_OF_32 = 1.023, 1.015, (1
 the next line, of which works are short; elsewhere at D 24, and 32, there below the third.
 """
 _LATE_PAIR_KEYS = (224, 256, 640)
+_TILED_FOR_TWO_GAIN, _MANY_KEYS_FOR_TWO = (0.98, 1.01), 512
+"""The same of two rows N a warpgroup that share what they take of a tile of the pair bias, beside
+one that has a mask, too: of fewer keys than these, and from there on.
+"""
 _SHARING_GAIN = (1.045, 0.99)
 """Of a pair bias that is converted where two warpgroups share each of two rows N: at D 56, and 64.
 """
@@ -152,6 +156,9 @@ def _speed(shape: Shape, problem: Problem) -> float:
         many, few = _asking_gain(problem)
         # Four rows N share a tile, as those of clusters do.
         shared = _CLUSTER_GAIN[1] if has_many_tiles(problem) else 1.0
+        if shape.shares_pair:
+            below, from_there = _TILED_FOR_TWO_GAIN
+            shared *= below if problem.keys < _MANY_KEYS_FOR_TWO else from_there
         if not _is_short(problem):
             return many * shared
         beside = problem.head_dim % 16 == 0 and problem.dtype == "bf16"

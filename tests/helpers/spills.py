@@ -267,7 +267,8 @@ def _of_small(arch: str, head_dim: int, dtype: str) -> Found:
         for copy in shipped.pack_configurations():
             yield pack_sm70, copy
         yield pair_tiles_sm90, pair_tiles_sm90.Config(dtype)
-        yield bias_tiles_sm90, bias_tiles_sm90.Config(dtype, pair=dtype, added=dtype == "bf16")
+        added = dict(added=True, counted_tiles=4) if dtype == "bf16" else dict(added=False)
+        yield bias_tiles_sm90, bias_tiles_sm90.Config(dtype, pair=dtype, **added)
         yield attention_maps_sm90a, attention_maps_sm90a.Config(head_dim, dtype, pair=dtype)
 
 

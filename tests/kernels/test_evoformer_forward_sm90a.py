@@ -86,7 +86,8 @@ SCALED: dict[str, Any] = dict(scales_q=True)
 """q is multiplied by a scale that is a power of two."""
 SHARING: dict[str, Any] = dict(block_rows=2, row_warpgroups=2, m_tiles=1, **ASKING)
 """Two warpgroups share a row n."""
-TWO_ROWS: dict[str, Any] = dict(row_warpgroups=2, warpgroup_rows=2, **ASKING, **CONVERTING)
+TILED_ROWS: dict[str, Any] = dict(row_warpgroups=2, warpgroup_rows=2, **ASKING)
+TWO_ROWS: dict[str, Any] = dict(TILED_ROWS, **CONVERTING)
 """A warpgroup has two rows n, under one pair bias."""
 THREE_TILES: dict[str, Any] = dict(TWO_ROWS, row_warpgroups=3, block_rows=2)
 """And three of them share these, 64 queries each."""
@@ -202,6 +203,14 @@ OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
         replace(RAW, rows=3, keys=160, head_dim=48, mask="none", values="dead by pair"),
         dict(stages=5, sums="added", blocks=1, **THREE_TILES),
     ),
+    # With tiles, where each stage's are loaded once for both rows; a last tile of 64 queries.
+    (LONG, dict(block_rows=4, stages=5, blocks=1, **TILED_ROWS)),
+    (replace(LONG, rows=3, mask="bool"), dict(block_rows=2, stages=4, **TILED_ROWS)),
+    (
+        replace(LONG, rows=3, values="offset", offset=-300.0, scale=-0.3),
+        dict(block_rows=4, stages=4, blocks=3, **TILED_ROWS),
+    ),
+    (replace(LONG, rows=5, mask="none", head_dim=16), dict(block_rows=4, stages=5, **TILED_ROWS)),
     # Scales that q is multiplied by: by each kind of kernel that has q in registers.
     (
         replace(RAW, head_dim=16, keys=160, mask="none", seed=19),

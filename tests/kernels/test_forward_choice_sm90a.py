@@ -135,7 +135,8 @@ def test_warpgroups_share_a_row_above_head_dim_48() -> None:
         assert chosen.scales_q is scaled, changes
 
 
-def test_warpgroups_have_two_rows_where_a_pair_bias_is_converted() -> None:
+def test_warpgroups_have_two_rows_where_these_share_a_pair_bias() -> None:
+    """Where it is converted, and of tiles with a mask and many keys at D 32."""
     problem = Problem(1, 16, 8, 2048, 2048, 32, "bf16", "bf16", "bf16")
     for changes, shares in (
         (dict(), True),
@@ -149,9 +150,13 @@ def test_warpgroups_have_two_rows_where_a_pair_bias_is_converted() -> None:
         (dict(rows=768, heads=4, queries=768, keys=768, head_dim=48), False),  # with tiles
         (dict(power_of_two=True), True),
         (dict(dtype="f16", pair="f16", head_dim=24), False),
-        (dict(pair="f32"), False),
+        (dict(pair="f32"), True),
+        (dict(pair="f32", mask="none"), False),
         (dict(head_dim=40), False),
-        (dict(rows=256), False),  # with tiles
+        (dict(rows=256), True),
+        (dict(rows=256, head_dim=24), False),
+        (dict(rows=256, keys=384, queries=384), False),
+        (dict(rows=768, heads=4, queries=769, keys=769, pair_mapped=False), True),
         (dict(keys=150, queries=150), False),  # too few for consumers that ask
     ):
         chosen = kernel_90a.choose(replace(problem, **changes), SM_90A)  # type: ignore[arg-type]
