@@ -120,6 +120,8 @@ _TWO_ROWS = {**_ASKING_CONVERTING, "row_warpgroups": 2, "warpgroup_rows": 2}
 """A warpgroup has two rows N."""
 _THREE_TILES = {**_TWO_ROWS, "block_rows": 2, "row_warpgroups": 3}
 """And three of them share these."""
+_EMULATING = {"emulates": True, "sums": "column"}
+"""A quarter of the exponentials, which a log-sum-exp has only if it is asked for."""
 CASES_OF_SM_90A = (
     Case((1, 4, 200, 200, 2, 32), config={**_THREE, "blocks": 3}),
     Case((1, 4, 130, 200, 1, 32), config={**_THREE, "blocks": 2, "sums": "added"}),
@@ -168,6 +170,15 @@ CASES_OF_SM_90A = (
     Case((1, 6, 140, 192, 2, 24), mask=None, config={**_TWO_ROWS, "stages": 6, "blocks": 3}),
     Case((1, 5, 140, 200, 2, 24), dead=True, config={**_TWO_ROWS, "blocks": 2}),
     Case((1, 5, 330, 200, 1, 48), dead=True, config={**_THREE_TILES, "blocks": 2}),
+    Case((1, 7, 200, 200, 2, 32), dead=True, config={**_TWO_ROWS, "converts": False, "stages": 4}),
+    Case((1, 6, 200, 200, 2, 32), dead=True, config={**_ASKING, **_EMULATING, "blocks": 2}),
+    Case((1, 4, 200, 200, 2, 32), config={**_THREE, **_EMULATING, "blocks": 3}),
+    Case((1, 5, 140, 200, 2, 24), dead=True, config={**_TWO_ROWS, **_EMULATING, "blocks": 2}),
+    Case((1, 4, 130, 170, 1, 48), mask="float32", config={**_ALONE, **_EMULATING, "blocks": 2}),
+    Case(
+        (1, 4, 200, 200, 2, 16),
+        config={**_ASKING_CONVERTING, **_EMULATING, "scales_q": True, "blocks": 2},
+    ),
     Case((1, 3, 230, 192, 2, 40), mask=None, config={**_THREE_TILES, "stages": 6, "blocks": 1}),
 )
 """For devices that have wgmma."""
@@ -399,7 +410,8 @@ def run_attention(case: Case, types: dict[str, np.dtype], rng: np.random.Generat
     alive = np.isfinite(exact_lse)
     error = np.linalg.norm(out.astype(np.float64) - exact) / np.linalg.norm(exact)
     far = np.abs(lse[alive] - exact_lse[alive]).max()
-    fine = error < _TOLERANCE[case.dtype] and far < 1e-3 and np.array_equal(alive, np.isfinite(lse))
+    near = far < (7e-3 if case.config.get("emulates") else 1e-3)
+    fine = error < _TOLERANCE[case.dtype] and near and np.array_equal(alive, np.isfinite(lse))
     print(f"{'ok' if fine else 'WRONG'}  error {error:.1e}  lse {far:.1e}  {case}", flush=True)
     return not fine
 
