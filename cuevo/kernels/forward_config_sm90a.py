@@ -193,6 +193,11 @@ class Config(Maps, Roles, WorkList):
         return tuple(first + pair for first in firsts for pair in pairs)
 
     @property
+    def ex2_of_tile(self) -> int:
+        """Exponentials of a lane and tile, of a stage, that `ex2` takes."""
+        return self.block_keys // 2 - 2 * len(self.emulated)
+
+    @property
     def counts_scores(self) -> bool:
         """Whether what emulated exponentials are made of, a count of 256ths, is made of scores at
         once, not of their exponents: the factor of that is a normal number where q is divided by a

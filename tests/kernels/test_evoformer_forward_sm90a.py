@@ -87,8 +87,9 @@ SCALED: dict[str, Any] = dict(scales_q=True)
 SHARING: dict[str, Any] = dict(block_rows=2, row_warpgroups=2, m_tiles=1, **ASKING)
 """Two warpgroups share a row n."""
 TILED_ROWS: dict[str, Any] = dict(row_warpgroups=2, warpgroup_rows=2, **ASKING)
-TWO_ROWS: dict[str, Any] = dict(TILED_ROWS, **CONVERTING)
 """A warpgroup has two rows n, under one pair bias."""
+TWO_ROWS: dict[str, Any] = dict(TILED_ROWS, **CONVERTING)
+"""And converts it."""
 THREE_TILES: dict[str, Any] = dict(TWO_ROWS, row_warpgroups=3, block_rows=2)
 """And three of them share these, 64 queries each."""
 OTHERS: tuple[tuple[Case, dict[str, Any]], ...] = (
@@ -389,14 +390,16 @@ def test_the_bits_of_the_cpu_executor(
 
 
 @unit
-def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path) -> None:
-    config = Config(32)
+@pytest.mark.parametrize("emulates", [False, True])
+def test_the_machine_code_has_what_the_ledger_says(tmp_path: Path, emulates: bool) -> None:
+    config = Config(32, emulates=emulates)
     rendered = render(kernel_90a.NAME, kernel_90a.values(config))
     (exponentials,) = re.findall(r"//   ex2 +(\d+) \* 8 clocks", rendered.text)
     products = re.findall(r"//   wgmma +(\d+) of n 32 \+ (\d+) of n 40", rendered.text)
     found = opcodes(assemble(rendered, "sm_90a", cache=None).code, tmp_path)
     # The slow path of each tile has those of the first part again, and one for each of two rows.
-    again = int(exponentials) // config.parts + 2 * config.m_tiles
+    emulated = sum(2 for pair in config.emulated if pair < config.block_keys // 4 // config.parts)
+    again = config.m_tiles * (config.block_keys // 2 // config.parts - emulated + 2)
     assert found["MUFU.EX2"] == int(exponentials) + again
     # Before the loop, the scores of the first tile.
     assert found["HGMMA.64"] == sum(map(int, products[0])) + config.k_steps
