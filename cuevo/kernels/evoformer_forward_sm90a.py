@@ -286,10 +286,11 @@ def parameters(
     if config.converts and pair_bias is not None:
         pair_map = config.pair_map(pair_bias).encode_for_executor()
         pair_tiles = config.pair_as_tiles(pair_bias)
+    l2_promotion = config.l2_promotion(problem)
     return {
-        "q_map": config.q_map(q).encode_for_executor(),
-        "k_map": config.k_map(k).encode_for_executor(),
-        "v_map": config.k_map(v).encode_for_executor(),
+        "q_map": config.q_map(q, l2_promotion).encode_for_executor(),
+        "k_map": config.k_map(k, l2_promotion).encode_for_executor(),
+        "v_map": config.k_map(v, l2_promotion).encode_for_executor(),
         "out_map": config.out_map(out).encode_for_executor(),
         "pair_map": pair_map,
         **unmapped_fields(
@@ -346,9 +347,13 @@ def addresses(
     out: ArrayView,
     pair_bias: ArrayView | None,
     *,
+    l2_promotion: int,
     context: PrimaryContext | None,
 ) -> MappedAddresses:
-    """Packer of a call's addresses for the front of the parameter block."""
-    maps = config.q_map(q), config.k_map(k), config.k_map(v), config.out_map(out)
+    """Packer of a call's addresses for the front of the parameter block; l2_promotion : as
+    `WorkList.l2_promotion` says for its problem.
+    """
+    loaded = config.q_map(q, l2_promotion), *(config.k_map(x, l2_promotion) for x in (k, v))
+    maps = *loaded, config.out_map(out)
     pair_map = config.pair_map(pair_bias) if config.converts and pair_bias else None
     return MappedAddresses(NAME, (*maps, pair_map), context=context)

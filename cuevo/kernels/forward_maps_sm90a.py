@@ -27,13 +27,13 @@ class Maps(OperandRows):
     @abstractmethod
     def stored_queries(self) -> int: ...
 
-    def q_map(self, q: ArrayView) -> TensorMap:
+    def q_map(self, q: ArrayView, l2_promotion: int = 128) -> TensorMap:
         """The map of q [B, N, Lq, H, D]: (D, Lq, H, N, B)."""
-        return self.operand_map(q, self.block_queries, self.block_rows)
+        return self.operand_map(q, self.block_queries, self.block_rows, l2_promotion)
 
-    def k_map(self, k: ArrayView) -> TensorMap:
+    def k_map(self, k: ArrayView, l2_promotion: int = 128) -> TensorMap:
         """The map of k or v [B, N, Lk, H, D], likewise."""
-        return self.operand_map(k, self.block_keys, self.block_rows)
+        return self.operand_map(k, self.block_keys, self.block_rows, l2_promotion)
 
     def out_map(self, out: ArrayView) -> TensorMap:
         """The map of out [B, N, Lq, H, D], likewise."""

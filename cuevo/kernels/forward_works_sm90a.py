@@ -22,8 +22,8 @@ _LONG_SCORES = 2**29
 """From which on a call is limited by power, of which what comes from memory takes a part, more than
 parts of lines that are fetched again.
 """
-_LINE_ELEMENTS = 64
-"""Of 16 bits, in a line of 128 bytes, which is what TMA has L2 fetch."""
+_ELEMENT_BYTES, _LINE_BYTES, _HALF_LINE_BYTES, _SECTOR_BYTES = 2, 128, 64, 32
+"""What memory has of q, k and v: elements, and what L2 fetches of them."""
 
 
 def blocks_of_last(
@@ -51,9 +51,13 @@ def blocks_of_last(
 
 def has_many_tiles(problem: Problem) -> bool:
     """Whether the tiles of the pair bias are more than L2 keeps beside all else."""
+    return _are_many_tiles(problem, problem.batch * problem.heads)
+
+
+def _are_many_tiles(problem: Problem, heads: int) -> bool:
+    """Whether those of so many heads are."""
     # Queries may be those of a launch that has some of them.
-    tile_bytes = 4 * problem.batch * problem.heads * problem.keys * problem.keys
-    return tile_bytes >= _MANY_TILE_BYTES
+    return 4 * heads * problem.keys * problem.keys >= _MANY_TILE_BYTES
 
 
 class Slices(NamedTuple):
@@ -151,18 +155,31 @@ class WorkList(ABC):
     @property
     def line_heads(self) -> int:
         """Heads, side by side, whose rows fill whole lines of q, k and v."""
-        return _LINE_ELEMENTS // gcd(_LINE_ELEMENTS, self.head_dim)
+        elements = _LINE_BYTES // _ELEMENT_BYTES
+        return elements // gcd(elements, self.head_dim)
 
     def heads_of_set(self, problem: Problem) -> int:
         """Heads, side by side, all of whose groups of rows N come before the next heads, and whose
         tiles of the pair bias so come from memory once: all heads where L2 keeps all tiles, else
-        as many as fill lines.
+        as many as fill lines; one where it does not keep the tiles of these, and the call is long.
         """
         if not (self.tiled or self.converts) or not has_many_tiles(problem):
             return problem.heads
-        if problem.heads % self.line_heads == 0:
+        # All launches of a call have one order, however many of the queries are theirs.
+        long = problem.rows * problem.batch * problem.heads * problem.keys**2 >= _LONG_SCORES
+        kept = not (long and self.tiled and _are_many_tiles(problem, self.line_heads))
+        if kept and problem.heads % self.line_heads == 0:
             return self.line_heads
-        return 1 if problem.scores >= _LONG_SCORES else problem.heads
+        return 1 if long else problem.heads
+
+    def l2_promotion(self, problem: Problem) -> int:
+        """Bytes that TMA has L2 fetch of q, k and v, as `TensorMap` has it: lines, or where heads
+        come one at a time no more than half a line of a row, or a sector, of which little is
+        another head's.
+        """
+        if self.line_heads == 1 or problem.heads == 1 or self.heads_of_set(problem) > 1:
+            return _LINE_BYTES
+        return _HALF_LINE_BYTES if self.head_dim * _ELEMENT_BYTES > _SECTOR_BYTES else 0
 
     def clusters(self, blocks: int) -> int:
         """How many of them so many multiprocessors have; one at least."""

@@ -54,7 +54,9 @@ class OperandRows:
         """Extents and strides of the axes of a map but for D."""
         return cls.described(*((x.shape[i], x.strides[i]) for i in (2, 3, 1, 0)))
 
-    def operand_map(self, x: ArrayView, positions: int, rows: int = 1) -> TensorMap:
+    def operand_map(
+        self, x: ArrayView, positions: int, rows: int = 1, l2_promotion: int = 128
+    ) -> TensorMap:
         """The map of x [B, N, L, H, D]: (D, L, H, N, B), with boxes of so many positions and rows
         N.
         """
@@ -66,5 +68,5 @@ class OperandRows:
             strides,
             (self.head_dim, positions, 1, rows, 1),
             swizzle=self.row_bytes,
-            l2_promotion=128,
+            l2_promotion=l2_promotion,
         )

@@ -287,6 +287,7 @@ def _add_mapped_launch(
                 v,
                 views["out"],
                 pair_bias,
+                l2_promotion=part.config.l2_promotion(part.problem),
                 context=context,
             ),
             queue=queue,

@@ -85,6 +85,8 @@ def _encode_for_executor(
     """What cuTensorMapEncodeTiled of the driver does, in the format of the CPU executor."""
     types, promotions = driver.CUtensorMapDataType, driver.CUtensorMapL2promotion
     known = {
+        promotions.CU_TENSOR_MAP_L2_PROMOTION_NONE: 0,
+        promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_64B: 64,
         promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B: 128,
         promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B: 256,
     }

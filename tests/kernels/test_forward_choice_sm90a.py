@@ -507,25 +507,38 @@ def test_a_device_has_clusters_that_fit_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "heads", "length", "head_dim", "expected"),
+    ("rows", "heads", "length", "head_dim", "expected", "l2_promotion"),
     [
-        (1024, 4, 1024, 32, 4),  # L2 keeps the tiles of all heads
-        (2048, 4, 2048, 32, 2),
-        (48, 16, 768, 48, 4),
-        (48, 16, 768, 24, 8),
-        (64, 8, 1024, 64, 1),
-        (2048, 3, 2048, 32, 1),  # no lines are whole, and the call is long
-        (6, 3, 2048, 32, 3),
+        (1024, 4, 1024, 32, 4, 128),  # L2 keeps the tiles of all heads
+        (1536, 4, 1536, 32, 2, 128),
+        (2048, 4, 2048, 32, 1, 64),  # not those of two
+        (12, 4, 2048, 32, 2, 128),  # the call is short
+        (2048, 4, 2048, 16, 1, 0),
+        (48, 16, 768, 48, 4, 128),
+        (48, 16, 768, 24, 8, 128),
+        (64, 8, 1024, 64, 1, 128),
+        (2048, 3, 2048, 32, 1, 64),  # no lines are whole, and the call is long
+        (1536, 4, 1536, 24, 1, 64),
+        (6, 3, 2048, 32, 3, 128),
     ],
 )
 def test_sets_of_heads_fill_lines_where_the_pair_bias_is_large(
-    rows: int, heads: int, length: int, head_dim: int, expected: int
+    rows: int, heads: int, length: int, head_dim: int, expected: int, l2_promotion: int
 ) -> None:
     problem = Problem(1, rows, heads, length, length, head_dim, "bf16", "none", "bf16")
-    for pair, set_heads in (("bf16", expected), ("none", heads)):
+    for pair, set_heads, fetched in (("bf16", expected, l2_promotion), ("none", heads, 128)):
         config = kernel_90a.adapt(Config(head_dim), replace(problem, pair=pair))
         found = config.numbering(replace(problem, pair=pair))
         assert (found["set_heads"], found["head_sets"]) == (set_heads, heads // set_heads)
+        assert config.l2_promotion(replace(problem, pair=pair)) == fetched
+
+
+def test_half_of_a_line_is_fetched_where_heads_come_one_at_a_time() -> None:
+    config, q = Config(32), cuevo.arrays.view(np.zeros((1, 3, 128, 2, 32), np.float16))
+    for l2_promotion in (128, 64):
+        loaded = config.q_map(q, l2_promotion), config.k_map(q, l2_promotion)
+        assert {each.l2_promotion for each in loaded} == {l2_promotion}
+    assert config.out_map(q).l2_promotion == 128
 
 
 def test_zero_and_negative_strides_are_for_other_variants() -> None:

@@ -89,6 +89,8 @@ def constants() -> str:
     values = {
         "MAP_F16": types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "MAP_BF16": types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "MAP_PROMOTION_NONE": promotions.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        "MAP_PROMOTION_64": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
         "MAP_PROMOTION_128": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         "MAP_PROMOTION_256": promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         **{
@@ -150,6 +152,7 @@ def formulas() -> Iterator[str]:
         f"{_COLUMNS.parameter}, double scale",
         lambda: config().scores_scale(float_in_c("scale")),
     )
+    yield number_function("mapped_l2_promotion", given, lambda: config().l2_promotion(x))
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"

@@ -27,6 +27,7 @@ from helpers.drawn_calls import PROBLEMS, SELECTION, Drawing
 
 from cuevo.architectures import architecture
 from cuevo.arrays import ArrayView
+from cuevo.cuda.tensor_map import BYTES, TensorMap
 from cuevo.ops.export.selection import Selection
 
 
@@ -294,6 +295,16 @@ def test_a_scale_that_q_is_multiplied_by(
     assert {each.config.row_warpgroups for each in found[1:]} == {2}
     rows = 1 if head_dim == 64 else 2
     assert {each.config.warpgroup_rows for each in found[1:]} == {rows}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("rows", "length", "l2_promotion"), [(256, 2048, 64), (256, 1536, 128), (96, 2049, 64)]
+)
+def test_heads_one_at_a_time(planner: Planner, rows: int, length: int, l2_promotion: int) -> None:
+    found = on_hopper(planner, packed("bf16", rows, length, 32))
+    maps = {TensorMap.decode(x.parameters[:BYTES]) for x in found if x.kernel == FORWARD}
+    assert {each.l2_promotion for each in maps} == {l2_promotion}
 
 
 @pytest.mark.unit

@@ -51,13 +51,17 @@ static cuevo_status plan_multistage(cuevo_plan *plan, const architecture *arch, 
 }
 
 /* Writes the tensor map of an array at `map`, whose axes but for the contiguous one have these extents and strides, of boxes of so many
- * columns, positions and rows, swizzled over row_bytes. */
+ * columns, positions and rows, swizzled over row_bytes, of which L2 fetches so many bytes. */
 static cuevo_status encode_axes(unsigned char *map, const cuevo_array *x, const int64_t axes[8], int64_t row_bytes,
-                                int64_t columns, int64_t positions, int64_t rows, cuevo_encoder encoder)
+                                int64_t columns, int64_t positions, int64_t rows, int64_t l2_promotion,
+                                cuevo_encoder encoder)
 {
     uint64_t extents[5], strides[4];
     uint32_t box[5] = {0, 0, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
     const int swizzle = row_bytes == 32 ? MAP_SWIZZLE_32 : row_bytes == 64 ? MAP_SWIZZLE_64 : MAP_SWIZZLE_128;
+    const int promotion = l2_promotion == 128  ? MAP_PROMOTION_128
+                          : l2_promotion == 64 ? MAP_PROMOTION_64
+                                               : MAP_PROMOTION_NONE;
     int i;
     extents[0] = (uint64_t)x->shape[4];
     for (i = 0; i < 4; i++) {
@@ -68,18 +72,18 @@ static cuevo_status encode_axes(unsigned char *map, const cuevo_array *x, const 
     box[1] = (uint32_t)positions;
     box[3] = (uint32_t)rows;
     if (encoder(map, x->type == CUEVO_BF16 ? MAP_BF16 : MAP_F16, 5, x->data, extents, strides, box, steps, 0, swizzle,
-                MAP_PROMOTION_128, 0))
+                promotion, 0))
         return CUEVO_ENCODER_FAILED;
     return CUEVO_OK;
 }
 
 /* The same of q, k, v or out. */
 static cuevo_status encode(unsigned char *map, const mapped_config *c, const cuevo_array *x, int64_t positions,
-                           int64_t rows, cuevo_encoder encoder)
+                           int64_t rows, int64_t l2_promotion, cuevo_encoder encoder)
 {
     int64_t axes[8];
     map_axes(axes, x);
-    return encode_axes(map, x, axes, c->row_bytes, x->shape[4], positions, rows, encoder);
+    return encode_axes(map, x, axes, c->row_bytes, x->shape[4], positions, rows, l2_promotion, encoder);
 }
 
 /* The same of the pair bias, for a kernel that converts it. */
@@ -87,7 +91,7 @@ static cuevo_status encode_pair(unsigned char *map, const mapped_config *c, cons
 {
     int64_t axes[8];
     pair_axes(axes, x);
-    return encode_axes(map, x, axes, 2 * c->block_keys, c->block_keys, c->block_queries, 1, encoder);
+    return encode_axes(map, x, axes, 2 * c->block_keys, c->block_keys, c->block_queries, 1, 128, encoder);
 }
 
 /* Whether the pair bias is packed for such a kernel. */
@@ -239,16 +243,18 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
         const int i = together ? 1 - n : n;
         const mapped_config *c = i ? low : whole;
         const int64_t blocks = i && of_last ? of_last : arch->multiprocessors - of_last;
+        const int64_t l2_promotion = mapped_l2_promotion(c, &part[i]);
         int64_t slices[4];
         evoformer_forward_sm90a_params p;
         memset(&p, 0, sizeof p);
-        if ((status = encode(p.q_map, c, &f->q, c->block_queries, c->block_rows, encoder)) != CUEVO_OK)
+        if ((status = encode(p.q_map, c, &f->q, c->block_queries, c->block_rows, l2_promotion, encoder)) !=
+            CUEVO_OK)
             return wrong(plan, status, "q");
-        if ((status = encode(p.k_map, c, &f->k, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
+        if ((status = encode(p.k_map, c, &f->k, c->block_keys, c->block_rows, l2_promotion, encoder)) != CUEVO_OK)
             return wrong(plan, status, "k");
-        if ((status = encode(p.v_map, c, &f->v, c->block_keys, c->block_rows, encoder)) != CUEVO_OK)
+        if ((status = encode(p.v_map, c, &f->v, c->block_keys, c->block_rows, l2_promotion, encoder)) != CUEVO_OK)
             return wrong(plan, status, "v");
-        if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, encoder)) != CUEVO_OK)
+        if ((status = encode(p.out_map, c, &f->out, c->stored_queries, 1, 128, encoder)) != CUEVO_OK)
             return wrong(plan, status, "out");
         if (c->converts && (status = encode_pair(p.pair_map, c, &f->pair_bias, encoder)) != CUEVO_OK)
             return wrong(plan, status, "pair_bias");
