@@ -28,7 +28,6 @@ from cuevo.kernels.forward_speeds_sm90a import (
     prefers_packed,
     speed,
 )
-from cuevo.kernels.forward_works_sm90a import blocks_of_last
 from cuevo.kernels.mapped_addresses import MappedAddresses
 
 __all__ = [
@@ -238,14 +237,26 @@ def parts(config: Config, problem: Problem, *, together: bool = False) -> Iterat
         yield Part(config, problem, 0, config.blocks)
         return
     rest, low = problem.queries % config.block_queries, _low(config)
-    problems = [replace(problem, queries=queries) for queries in (problem.queries - rest, rest)]
-    blocks = 0
-    if together:
-        works = config.works(problems[0]), low.works(problems[1])
-        shape = config.blocks, config.cluster, config.head_dim, config.last_tenths
-        blocks = blocks_of_last(*shape, *works)
-    yield Part(config, problems[0], 0, config.blocks - blocks)
-    yield Part(low, problems[1], problems[0].queries, blocks or low.blocks)
+    problem, last = (replace(problem, queries=each) for each in (problem.queries - rest, rest))
+    blocks = _blocks_of_last(config, low, problem, last) if together else 0
+    yield Part(config, problem, 0, config.blocks - blocks)
+    yield Part(low, last, problem.queries, blocks or low.blocks)
+
+
+def _blocks_of_last(config: Config, low: Config, problem: Problem, last: Problem) -> int:
+    """How many of a device's threadblocks take the works of the last tile beside those of the
+    whole ones; 0: each launch has all of the device, one after the other.
+    """
+    least = config.least_blocks_of_last(config.works(problem), low.works(last))
+    alone = config.rounds(problem, config.blocks) + low.rounds(last, config.blocks)
+    best, fewest = 0, 10 * alone - 1
+    for more in range(3 if least else 0):
+        share = min(least + more * config.cluster, config.blocks - config.cluster)
+        rounds = 10 * config.rounds(problem, config.blocks - share)
+        rounds = max(rounds, config.last_tenths * low.rounds(last, share))
+        if rounds <= fewest * 1.005:  # the tenths are no more exact than that
+            best, fewest = share, min(fewest, rounds)
+    return best
 
 
 def _low(config: Config) -> Config:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cuevo.kernels.forward import Problem
 from cuevo.toolchain.division import magic_fields
 
-__all__ = ["Slices", "WorkList", "blocks_of_last", "has_many_tiles"]
+__all__ = ["Slices", "WorkList", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
@@ -24,29 +24,6 @@ parts of lines that are fetched again.
 """
 _ELEMENT_BYTES, _LINE_BYTES, _HALF_LINE_BYTES, _SECTOR_BYTES = 2, 128, 64, 32
 """What memory has of q, k and v: elements, and what L2 fetches of them."""
-
-
-def blocks_of_last(
-    blocks: int, cluster: int, head_dim: int, tenths: int, works: int, last_works: int
-) -> int:
-    """How many of a device's threadblocks take the works of a last tile of 64 queries, where others
-    take those of whole tiles meanwhile, for both to end at a time: they read the same k and v,
-    which come from memory once if they do so together. 0: it is better if each has all of the
-    device, one launch after the other; with an odd multiple of 8 as head dim it always was.
-
-    tenths : of a work's time that one of the last tile takes, as `WorkList.last_tenths` says.
-    """
-    clusters = blocks // cluster
-    if head_dim % 16 or clusters < 2:
-        return 0
-    least = max(tenths * last_works * clusters // (10 * works + tenths * last_works), 1)
-    best, fewest = 0, 10 * (ceil(works / clusters) + ceil(last_works / clusters)) - 1
-    for more in range(3):
-        share = min(least + more, clusters - 1)
-        rounds = max(10 * ceil(works / (clusters - share)), tenths * ceil(last_works / share))
-        if rounds <= fewest:
-            best, fewest = cluster * share, rounds
-    return best
 
 
 def has_many_tiles(problem: Problem) -> bool:
@@ -121,6 +98,19 @@ class WorkList(ABC):
     def last_tenths(self) -> int:
         """Tenths of a work's time that one of a last tile of 64 queries takes beside others."""
         return _LAST_ASKED_FOR if self.consumers_ask and self.tiled else _LAST
+
+    def least_blocks_of_last(self, works: int, last_works: int) -> int:
+        """The least of a device's threadblocks to take so many works of a last tile of 64 queries,
+        where others take those of whole tiles meanwhile, for both to end at a time: they read the
+        same k and v, which come from memory once if they do so together. 0: each launch is to have
+        all of the device, which with an odd multiple of 8 as head dim was always better.
+        """
+        clusters = self.blocks // self.cluster
+        if self.head_dim % 16 or clusters < 2:
+            return 0
+        tenths = self.last_tenths
+        share = tenths * last_works * clusters // (10 * works + tenths * last_works)
+        return self.cluster * max(share, 1)
 
     @property
     def slices_last_works(self) -> bool:

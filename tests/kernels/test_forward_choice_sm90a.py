@@ -366,7 +366,7 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
 @pytest.mark.parametrize(
     ("rows", "length", "head_dim", "expected"),
     [
-        (384, 769, 32, [118, 14]),
+        (384, 769, 32, [119, 13]),  # with one fewer the last works could not be cut
         (300, 301, 32, [100, 32]),
         (512, 520, 64, [111, 21]),
         (66, 400, 32, [132, 132]),  # two whole rounds and one are as short

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 from cuevo.architectures import Architecture
 from cuevo.kernels import bias_tiles_sm90, evoformer_forward_sm90a, pair_tiles_sm90
 from cuevo.kernels.forward import Problem
-from cuevo.kernels.forward_works_sm90a import Slices, blocks_of_last
+from cuevo.kernels.forward_works_sm90a import Slices
 from cuevo.ops.export.columns import (
     ARCHITECTURE,
     PROBLEM,
@@ -167,14 +167,16 @@ def formulas() -> Iterator[str]:
         f"{launch}, const int64_t *slices",
         lambda: config(**known).grid(x, blocks)[0],
     )
-    counts: Any = {
-        name: input_int(name)
-        for name in ("blocks", "cluster", "head_dim", "tenths", "works", "last_works")
-    }
     yield number_function(
-        "blocks_of_last",
-        ", ".join(f"int64_t {name}" for name in counts),
-        lambda: blocks_of_last(**counts),
+        "mapped_rounds",
+        f"{launch}, const int64_t *slices",
+        lambda: config(**known).rounds(x, blocks),
+    )
+    counts: Any = [input_int(name) for name in ("works", "last_works")]
+    yield number_function(
+        "mapped_least_blocks_of_last",
+        f"{given}, {ARCHITECTURE}, int64_t works, int64_t last_works",
+        lambda: config().least_blocks_of_last(*counts),
     )
     array: Any = array_in_c("source")
     yield values_function(

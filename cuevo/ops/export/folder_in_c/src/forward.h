@@ -205,6 +205,36 @@ static cuevo_status tile_biases(cuevo_plan *plan, const mapped_config *c, cuevo_
     return status;
 }
 
+/* Works that a cluster of a launch has one after the other. */
+static double rounds_of(const mapped_config *c, const problem *x, int64_t blocks)
+{
+    int64_t slices[4];
+    mapped_slices(slices, c, x, blocks);
+    return mapped_rounds(c, x, blocks, slices);
+}
+
+/* How many of a device's threadblocks take the works of a last tile beside those of the whole ones; 0: each launch has all of the device. */
+static int64_t blocks_of_last(const architecture *arch, const mapped_config *whole, const mapped_config *low,
+                              const problem *x, const problem *last)
+{
+    const int64_t all = arch->multiprocessors;
+    const int64_t least = mapped_least_blocks_of_last(whole, x, arch, mapped_works(whole, x), mapped_works(low, last));
+    double fewest = 10 * (rounds_of(whole, x, all) + rounds_of(low, last, all)) - 1;
+    int64_t best = 0, more;
+    for (more = 0; least && more < 3; more++) {
+        const int64_t most = all - whole->cluster, wanted = least + more * whole->cluster;
+        const int64_t share = wanted < most ? wanted : most;
+        const double of_whole = 10 * rounds_of(whole, x, all - share);
+        const double of_last = (double)whole->last_tenths * rounds_of(low, last, share);
+        const double rounds = of_whole > of_last ? of_whole : of_last;
+        if (rounds <= fewest * 1.005) {
+            best = share;
+            fewest = rounds < fewest ? rounds : fewest;
+        }
+    }
+    return best;
+}
+
 static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, const mapped_tiling *tiling,
                                 const problem *x, cuevo_forward *f, const cuevo_array *lse, cuevo_encoder encoder)
 {
@@ -236,8 +266,7 @@ static cuevo_status plan_mapped(cuevo_plan *plan, const architecture *arch, cons
     /* Beside each other, where there are launches that both follow. */
     together = parts == 2 && plan->count;
     if (together && arch->two_streams)
-        of_last = blocks_of_last(arch->multiprocessors, whole->cluster, x->head_dim, whole->last_tenths,
-                                 mapped_works(whole, &part[0]), mapped_works(low, &part[1]));
+        of_last = blocks_of_last(arch, whole, low, &part[0], &part[1]);
     for (n = 0; n < parts; n++) {
         /* The whole tiles right behind the launches that both follow. */
         const int i = together ? 1 - n : n;
