@@ -156,7 +156,8 @@ class WorkList(ABC):
         if not (self.tiled or self.converts) or not has_many_tiles(problem):
             return problem.heads
         # All launches of a call have one order, however many of the queries are theirs.
-        long = problem.rows * problem.batch * problem.heads * problem.keys**2 >= _LONG_SCORES
+        scores = problem.batch * problem.rows * problem.heads * problem.keys * problem.keys
+        long = scores >= _LONG_SCORES
         kept = not (long and self.tiled and _are_many_tiles(problem, self.line_heads))
         if kept and problem.heads % self.line_heads == 0:
             return self.line_heads
@@ -164,8 +165,8 @@ class WorkList(ABC):
 
     def l2_promotion(self, problem: Problem) -> int:
         """Bytes that TMA has L2 fetch of q, k and v, as `TensorMap` has it: lines, or where heads
-        come one at a time no more than half a line of a row, or a sector, of which little is
-        another head's.
+        come one at a time half lines, or no more than the sectors of a row (0), of which less is
+        other heads'.
         """
         if self.line_heads == 1 or problem.heads == 1 or self.heads_of_set(problem) > 1:
             return _LINE_BYTES
