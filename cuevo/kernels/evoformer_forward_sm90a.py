@@ -248,9 +248,11 @@ def _blocks_of_last(config: Config, low: Config, problem: Problem, last: Problem
     whole ones; 0: each launch has all of the device, one after the other.
     """
     least = config.least_blocks_of_last(config.works(problem), low.works(last))
+    if not least:
+        return 0
     alone = config.rounds(problem, config.blocks) + low.rounds(last, config.blocks)
     best, fewest = 0, 10 * alone - 1
-    for more in range(3 if least else 0):
+    for more in range(3):
         share = min(least + more * config.cluster, config.blocks - config.cluster)
         rounds = 10 * config.rounds(problem, config.blocks - share)
         rounds = max(rounds, config.last_tenths * low.rounds(last, share))

@@ -3,6 +3,7 @@
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from math import ceil, gcd
 from typing import NamedTuple
 
@@ -156,8 +157,7 @@ class WorkList(ABC):
         if not (self.tiled or self.converts) or not has_many_tiles(problem):
             return problem.heads
         # All launches of a call have one order, however many of the queries are theirs.
-        scores = problem.batch * problem.rows * problem.heads * problem.keys * problem.keys
-        long = scores >= _LONG_SCORES
+        long = replace(problem, queries=problem.keys).scores >= _LONG_SCORES
         kept = not (long and self.tiled and _are_many_tiles(problem, self.line_heads))
         if kept and problem.heads % self.line_heads == 0:
             return self.line_heads

@@ -219,9 +219,12 @@ static int64_t blocks_of_last(const architecture *arch, const mapped_config *who
 {
     const int64_t all = arch->multiprocessors;
     const int64_t least = mapped_least_blocks_of_last(whole, x, arch, mapped_works(whole, x), mapped_works(low, last));
-    double fewest = 10 * (rounds_of(whole, x, all) + rounds_of(low, last, all)) - 1;
+    double fewest;
     int64_t best = 0, more;
-    for (more = 0; least && more < 3; more++) {
+    if (least == 0)
+        return 0;
+    fewest = 10 * (rounds_of(whole, x, all) + rounds_of(low, last, all)) - 1;
+    for (more = 0; more < 3; more++) {
         const int64_t most = all - whole->cluster, wanted = least + more * whole->cluster;
         const int64_t share = wanted < most ? wanted : most;
         const double of_whole = 10 * rounds_of(whole, x, all - share);
