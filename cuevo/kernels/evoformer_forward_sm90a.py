@@ -247,17 +247,17 @@ def _blocks_of_last(config: Config, low: Config, problem: Problem, last: Problem
     """How many of a device's threadblocks take the works of the last tile beside those of the
     whole ones; 0: each launch has all of the device, one after the other.
     """
-    least = config.least_blocks_of_last(config.works(problem), low.works(last))
+    least = config.least_blocks_of_last(problem, config.works(problem), low.works(last))
     if not least:
         return 0
     alone = config.rounds(problem, config.blocks) + low.rounds(last, config.blocks)
-    best, fewest = 0, 10 * alone - 1
+    best, fewest = 0, 100 * alone - 10
     for more in range(3):
         share = min(least + more * config.cluster, config.blocks - config.cluster)
-        rounds = 10 * config.rounds(problem, config.blocks - share)
-        rounds = max(rounds, config.last_tenths * low.rounds(last, share))
-        if rounds <= fewest * 1.005:  # the tenths are no more exact than that
-            best, fewest = share, min(fewest, rounds)
+        rounds = 100 * config.rounds(problem, config.blocks - share)
+        rounds = max(rounds, config.last_hundredths(problem) * low.rounds(last, share))
+        if rounds < fewest:  # of those that are as good the fewest, which leave more to the others
+            best, fewest = share, rounds
     return best
 
 

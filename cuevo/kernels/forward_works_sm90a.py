@@ -14,10 +14,12 @@ __all__ = ["Slices", "WorkList", "has_many_tiles"]
 
 _ALONE = 0.71
 """Time of one row N, over that of three which share a threadblock."""
-_LAST, _LAST_ASKED_FOR = 7, 6
-"""Tenths of a work's time that one of a last tile of 64 queries takes where k and v are in L2 for
-others, too, else it takes all of it: with a producer, or where all that consumers ask for is tiled.
+_LAST, _LAST_ASKED_FOR, _LAST_OF_MANY_KEYS = 72, 63, 58
+"""Hundredths of a work's time that one of a last tile of 64 queries takes where k and v are in L2
+for others, too, else it takes all of it; up to head dim 32, where all that consumers ask for is
+tiled, less, and the more keys there are the less.
 """
+_MANY_KEYS = 512
 _MANY_TILE_BYTES = 2**25
 _LONG_SCORES = 2**29
 """From which on a call is limited by power, of which what comes from memory takes a part, more than
@@ -95,12 +97,13 @@ class WorkList(ABC):
         whole, rest = divmod(problem.queries, self.block_queries)
         return whole > 0 and 0 < rest <= 64 < self.block_queries
 
-    @property
-    def last_tenths(self) -> int:
-        """Tenths of a work's time that one of a last tile of 64 queries takes beside others."""
-        return _LAST_ASKED_FOR if self.consumers_ask and self.tiled else _LAST
+    def last_hundredths(self, problem: Problem) -> int:
+        """Hundredths of a work's time that one of a last tile of 64 queries takes beside others."""
+        if not (self.consumers_ask and self.tiled) or self.head_dim > 32:
+            return _LAST
+        return _LAST_OF_MANY_KEYS if problem.keys >= _MANY_KEYS else _LAST_ASKED_FOR
 
-    def least_blocks_of_last(self, works: int, last_works: int) -> int:
+    def least_blocks_of_last(self, problem: Problem, works: int, last_works: int) -> int:
         """The least of a device's threadblocks to take so many works of a last tile of 64 queries,
         where others take those of whole tiles meanwhile, for both to end at a time: they read the
         same k and v, which come from memory once if they do so together. 0: each launch is to have
@@ -109,9 +112,8 @@ class WorkList(ABC):
         clusters = self.blocks // self.cluster
         if self.head_dim % 16 or clusters < 2:
             return 0
-        tenths = self.last_tenths
-        share = tenths * last_works * clusters // (10 * works + tenths * last_works)
-        return self.cluster * max(share, 1)
+        of_last = self.last_hundredths(problem) * last_works
+        return self.cluster * max(of_last * clusters // (100 * works + of_last), 1)
 
     @property
     def slices_last_works(self) -> bool:

@@ -58,7 +58,6 @@ _COLUMNS = Columns(
     needs_whole_tiles=lambda c: c.needs_whole_tiles,
     least_key_tiles=lambda c: c.least_key_tiles,
     least_key_tiles_of_last=lambda c: c.least_key_tiles_of_last,
-    last_tenths=lambda c: c.last_tenths,
     reads_mask_tiles=lambda c: c.reads_mask_tiles,
     mask_addends=lambda c: c.mask_addends,
     counted_tiles=lambda c: c.counted_tiles,
@@ -153,6 +152,7 @@ def formulas() -> Iterator[str]:
         lambda: config().scores_scale(float_in_c("scale")),
     )
     yield number_function("mapped_l2_promotion", given, lambda: config().l2_promotion(x))
+    yield number_function("mapped_last_hundredths", given, lambda: config().last_hundredths(x))
     # What follows is of a launch that has so many of the multiprocessors.
     blocks: Any = input_int("blocks")
     launch = f"{given}, int64_t blocks"
@@ -176,7 +176,7 @@ def formulas() -> Iterator[str]:
     yield number_function(
         "mapped_least_blocks_of_last",
         f"{given}, {ARCHITECTURE}, int64_t works, int64_t last_works",
-        lambda: config().least_blocks_of_last(*counts),
+        lambda: config().least_blocks_of_last(x, *counts),
     )
     array: Any = array_in_c("source")
     yield values_function(

@@ -223,16 +223,16 @@ static int64_t blocks_of_last(const architecture *arch, const mapped_config *who
     int64_t best = 0, more;
     if (least == 0)
         return 0;
-    fewest = 10 * (rounds_of(whole, x, all) + rounds_of(low, last, all)) - 1;
+    fewest = 100 * (rounds_of(whole, x, all) + rounds_of(low, last, all)) - 10;
     for (more = 0; more < 3; more++) {
         const int64_t most = all - whole->cluster, wanted = least + more * whole->cluster;
         const int64_t share = wanted < most ? wanted : most;
-        const double of_whole = 10 * rounds_of(whole, x, all - share);
-        const double of_last = (double)whole->last_tenths * rounds_of(low, last, share);
+        const double of_whole = 100 * rounds_of(whole, x, all - share);
+        const double of_last = (double)mapped_last_hundredths(whole, x) * rounds_of(low, last, share);
         const double rounds = of_whole > of_last ? of_whole : of_last;
-        if (rounds <= fewest * 1.005) {
+        if (rounds < fewest) {
             best = share;
-            fewest = rounds < fewest ? rounds : fewest;
+            fewest = rounds;
         }
     }
     return best;
