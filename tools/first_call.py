@@ -1,7 +1,8 @@
 """What a new process waits for until its first call has returned: the import of cuevo, the modules
-that a call imports, the call itself, with a warm cache.
+that a call imports, the call itself, with a warm cache of kernels or an empty one.
 
     python3 tools/first_call.py
+    python3 tools/first_call.py --empty-cache
     python3 tools/first_call.py --device cpu --processes 5
 
 Milliseconds, medians over new processes. On a GPU, where torch has to be installed, arrays are
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -80,15 +83,24 @@ def measure_here(device: str, modules: Sequence[str]) -> dict[str, Any]:
     return {**dict(zip(ROWS.values(), spans, strict=True)), "new": new}
 
 
-def measure_anew(device: str, modules: Sequence[str]) -> dict[str, Any]:
-    """`measure_here` in a new process."""
+def measure_anew(device: str, modules: Sequence[str], cache: str | None = None) -> dict[str, Any]:
+    """`measure_here` in a new process; cache: its folder of kernels, in the place of the usual."""
     command = [sys.executable, __file__, "--device", device, "--child"]
     given = json.dumps([*modules])
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **({"CUEVO_CACHE_DIR": cache} if cache else {})}
+    done = subprocess.run(
+        command, input=given, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def measure_with_empty_cache(device: str, modules: Sequence[str]) -> dict[str, Any]:
+    """`measure_anew` with a cache of kernels that has nothing yet."""
+    with tempfile.TemporaryDirectory() as cache:
+        return measure_anew(device, modules, cache)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--processes", type=int, default=9, metavar="COUNT", help="%(default)s")
+    parser.add_argument(
+        "--empty-cache", action="store_true", help="each process renders and assembles its kernels"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.child:
@@ -105,7 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         measure_anew(arguments.device, ())  # whose imports are those of a cold cache, too
         modules = measure_anew(arguments.device, ())["new"]
-        found = [measure_anew(arguments.device, modules) for _ in range(arguments.processes)]
+        measure = measure_with_empty_cache if arguments.empty_cache else measure_anew
+        found = [measure(arguments.device, modules) for _ in range(arguments.processes)]
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from cuevo.architectures import architecture
 from cuevo.executors.protocol import Executor
-from cuevo.toolchain.assembler import LOWEST_ARCH, Cubin, assemble, target_for
+from cuevo.toolchain.assembler import LOWEST_ARCH, Cubin, assemble, begin_assembly, target_for
 from cuevo.toolchain.template import RenderedKernel
 
 __all__ = ["assembling"]
@@ -36,6 +36,10 @@ def assembling(arch_name: str, device: str = "", *, knows_addresses: bool = True
     arch = architecture(architecture(arch_name).specific_name)
 
     class Assembling(SimExecutor):
+        def expect(self, kernel: Any) -> None:
+            if arch.number >= LOWEST_ARCH:
+                begin_assembly(kernel, target_for(kernel, f"sm_{arch.number}"))
+
         def load(self, kernel: Any) -> Any:
             if arch.number < LOWEST_ARCH:
                 return _Assembled(kernel, None)

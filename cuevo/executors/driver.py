@@ -42,7 +42,7 @@ from cuevo.cuda import (
 from cuevo.errors import DriverError
 from cuevo.executors.driver_kernel import DriverKernel
 from cuevo.executors.scratch import Scratch
-from cuevo.toolchain.assembler import assemble, target_for
+from cuevo.toolchain.assembler import assemble, begin_assembly, target_for
 from cuevo.toolchain.template import RenderedKernel
 
 __all__ = ["CapturedGraph", "DriverExecutor", "DriverKernel", "executor"]
@@ -125,6 +125,11 @@ class DriverExecutor:
         return f"DriverExecutor({self.name}: {self.info.name}, {self.arch})"
 
     # Kernels
+
+    def expect(self, kernel: RenderedKernel) -> None:
+        """`kernel` will be loaded: begin to assemble it."""
+        if kernel.digest not in self._loaded:
+            begin_assembly(kernel, target_for(kernel, self.arch))
 
     def load(self, kernel: RenderedKernel) -> DriverKernel:
         """Assemble and load `kernel`, or return the kept one of the same text.

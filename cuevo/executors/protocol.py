@@ -64,6 +64,10 @@ class Executor(Protocol):
         """Whether a launch is told where its arrays are: what tensor maps are made of."""
         ...
 
+    def expect(self, kernel: RenderedKernel) -> None:
+        """`kernel` will be loaded: what takes long may begin, beside what the caller does next."""
+        ...
+
     def load(self, kernel: RenderedKernel) -> LoadedKernel:
         """Make `kernel` ready; a kernel of the same text is kept and returned again."""
         ...

@@ -36,7 +36,7 @@ from cuevo.ops.attention_problem import (
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
-from cuevo.ops.dispatch import KernelVariant, choose, dispatch, load
+from cuevo.ops.dispatch import KernelVariant, choose, dispatch, expect, load
 from cuevo.ops.given_memory import check_result
 from cuevo.ops.packing import (
     ROW_ALIGNMENT,
@@ -217,6 +217,8 @@ class _Builder(PlanBuilder):
             choose(variants, side, self.plan.place, self.config.get(side.side), config)
             for side, config in zip(sides, measured, strict=True)
         ]
+        for kernel, config in chosen:
+            expect(kernel, config, self.plan.place)
         # What lies between kernels has whole tiles, of those that read and those that write it.
         configs = [config for _, config in chosen]
         query_tiles = [c.block_streamed if c.by_keys else c.block_stationary for c in configs]

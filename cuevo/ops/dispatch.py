@@ -25,6 +25,7 @@ __all__ = [
     "choose",
     "configure",
     "dispatch",
+    "expect",
     "load",
     "passed_over",
     "rejections",
@@ -244,6 +245,13 @@ def _able(variant: KernelVariant[P, C], problem: P, arch: Architecture, config: 
     if found:
         raise ValueError(f"config: {config} cannot run: {'; '.join(found)}")
     return config
+
+
+def expect(kernel: Any, config: object, place: Executor) -> None:
+    """`load` will be asked for this kernel, a module of `cuevo.kernels`, in this configuration:
+    kernels that are expected before are assembled beside each other.
+    """
+    place.expect(render(kernel.NAME, kernel.values(config)))
 
 
 def load(

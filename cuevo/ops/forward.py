@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from cuevo.arrays import ArrayView
-from cuevo.executors import DriverExecutor, architecture_of, executor_for
+from cuevo.executors import DriverExecutor, Executor, architecture_of, executor_for
 from cuevo.kernels import (
+    bias_tiles_sm90,
     evoformer_forward_sm70,
     evoformer_forward_sm75,
     evoformer_forward_sm80,
@@ -23,7 +24,7 @@ from cuevo.ops.attention_problem import (
     state_problem,
 )
 from cuevo.ops.cpu_time import cpu_seconds
-from cuevo.ops.dispatch import KernelVariant, choose, configure, dispatch, load
+from cuevo.ops.dispatch import KernelVariant, choose, configure, dispatch, expect, load
 from cuevo.ops.operation import Operation
 from cuevo.ops.packing import (
     ROW_ALIGNMENT,
@@ -231,19 +232,21 @@ def _add_mapped_launch(
     if "lse" in views and not isinstance(config, kernel.Config) and "sums" not in (config or {}):
         # A log-sum-exp that is asked for is that of the probabilities before they are rounded.
         wanted = kernel.adapt(replace(wanted, sums="added"), problem)
+    for part in kernel.parts(wanted, problem):
+        expect(kernel, part.config, place)
+    if (tiles := _tiles_of_biases(wanted, place)) is not None:
+        expect(bias_tiles_sm90, tiles, place)
     loaded, chosen = load(kernel, wanted, place, fixed=config is not None)
     pack_mask(builder)
     if packs:
         pack_pair_bias(builder)
     bias_scale = 1.0 / chosen.scores_scale(scale)
-    # A program of JAX makes tiles of the pair bias beside its tensor maps.
-    in_one_launch = chosen.reads_mask_tiles and place.knows_addresses
-    if chosen.tiled and not in_one_launch:
+    tiles = _tiles_of_biases(chosen, place)
+    if chosen.tiled and (tiles is None or tiles.pair == "none"):
         block = (chosen.block_queries, chosen.block_keys)
         tile_pair_bias(builder, problem.pair, block, bias_scale)
-    if chosen.reads_mask_tiles:
-        own = chosen.of_biases if in_one_launch else replace(chosen.of_biases, pair="none")
-        tile_biases(builder, own, chosen.block_queries, bias_scale)
+    if tiles is not None:
+        tile_biases(builder, tiles, chosen.block_queries, bias_scale)
     q, k, v = views["q"], views["k"], views["v"]
     pair_bias = views.get("pair_bias")
     mapped = {f"{name}_map": name for name in ("q", "k", "v", "out")}
@@ -292,6 +295,17 @@ def _add_mapped_launch(
             ),
             queue=queue,
         )
+
+
+def _tiles_of_biases(
+    config: evoformer_forward_sm90a.Config, place: Executor
+) -> bias_tiles_sm90.Config | None:
+    """What makes the tiles of the mask that a kernel of that configuration reads, if any, and those
+    of the pair bias with them; a program of JAX makes these beside its tensor maps.
+    """
+    if not config.reads_mask_tiles:
+        return None
+    return config.of_biases if place.knows_addresses else replace(config.of_biases, pair="none")
 
 
 OPERATION = Operation("attention", _OPERANDS, _RESULTS, _make_plan, required=3)

@@ -5,8 +5,10 @@ driver. cuda.core and the bindings are imported where they are used: they take a
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -86,16 +88,28 @@ def assemble(
     if not re.fullmatch(r"sm_[0-9]{2,3}[af]?", arch):
         raise ValueError(f"arch must be like 'sm_80' or 'sm_90a'; got {arch!r}")
     assembler = _assembler()
-    options = (*_PTXAS_OPTIONS, *(() if line_info else ("no line info",)))
-    key = "\n".join((kernel.name, kernel.digest, arch, assembler.identity, _REPORT, *options))
+    key = _key(kernel, arch, assembler, line_info)
+    begun = _begun.pop(key, None)
     if cache is not None and (entry := cache.get(key)) is not None:
         return _from_bytes(entry)
-    code, log = _link(kernel, arch, assembler, line_info)
+    code, log = begun.result() if begun else _link(kernel, arch, assembler, line_info)
     resources = _read_resources(kernel, log, code)
     cubin = Cubin(kernel.name, arch, code, resources, assembler.name, log)
     if cache is not None:
         cache.put(key, _to_bytes(cubin))
     return cubin
+
+
+def begin_assembly(kernel: RenderedKernel, arch: str) -> None:
+    """Assemble `kernel` for `arch`, if the cache does not have it, while the caller does something
+    else, such as rendering the next one; who calls `assemble` then waits for it.
+    """
+    assembler = _assembler()
+    key = _key(kernel, arch, assembler, line_info=True)
+    # The driver's assembler needs the context of the thread that calls it.
+    if assembler.is_driver or key in _begun or _cache.default.get(key) is not None:
+        return
+    _begun[key] = _workers().submit(_link, kernel, arch, assembler, True)
 
 
 def target_for(kernel: RenderedKernel, arch: str) -> str:
@@ -144,6 +158,22 @@ def _driver_as_assembler() -> _Assembler:
         ) from error
     name = f"driver {version // 1000}.{version % 1000 // 10}"
     return _Assembler(name, name, is_driver=True)
+
+
+def _key(kernel: RenderedKernel, arch: str, assembler: _Assembler, line_info: bool) -> str:
+    """What an entry of the cache is found by."""
+    options = (*_PTXAS_OPTIONS, *(() if line_info else ("no line info",)))
+    return "\n".join((kernel.name, kernel.digest, arch, assembler.identity, _REPORT, *options))
+
+
+_begun: dict[str, Future[tuple[bytes, str]]] = {}
+"""What `begin_assembly` has begun and nobody has waited for yet, by the keys of the cache."""
+
+
+@lru_cache(maxsize=1)
+def _workers() -> ThreadPoolExecutor:
+    """They wait for nvJitLink, which lets other threads run."""
+    return ThreadPoolExecutor(os.cpu_count(), "cuevo assembles")
 
 
 def _link(

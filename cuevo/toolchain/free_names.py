@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import jinja2
-from jinja2.ext import Extension
-from jinja2.lexer import Token, TokenStream
+from jinja2.lexer import Token
 
-__all__ = ["EVERYWHERE", "FreeName", "FreeNames", "find"]
+__all__ = ["EVERYWHERE", "FreeName", "find", "refuse"]
 
 EVERYWHERE = frozenset({"params", "smem"})
 """Names of every kernel: its parameter block, its dynamic shared memory."""
@@ -49,23 +48,16 @@ class FreeName:
     line: int
 
 
-class FreeNames(Extension):
-    """Refuses templates with a free name."""
-
-    priority = 50  # before source_map.Marks, which adds to the text
-
-    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """The tokens as they are; TemplateSyntaxError for the first free name."""
-        tokens = list(stream)
-        for free in find(tokens):
-            raise jinja2.TemplateSyntaxError(
-                f"the macro {free.macro} uses {free.name}, which it neither declares nor is "
-                "given: pass the register's name as an argument, or declare it in the macro",
-                free.line,
-                stream.name,
-                stream.filename,
-            )
-        yield from tokens
+def refuse(tokens: Iterable[Token], name: str | None, filename: str | None) -> None:
+    """TemplateSyntaxError for the first free name of the template `name`, of these tokens."""
+    for free in find(tokens):
+        raise jinja2.TemplateSyntaxError(
+            f"the macro {free.macro} uses {free.name}, which it neither declares nor is "
+            "given: pass the register's name as an argument, or declare it in the macro",
+            free.line,
+            name,
+            filename,
+        )
 
 
 def find(tokens: Iterable[Token]) -> Iterator[FreeName]:

@@ -22,7 +22,6 @@ from cuevo import layouts
 from cuevo.errors import TemplateError
 from cuevo.toolchain import source_map
 from cuevo.toolchain.division import magic
-from cuevo.toolchain.free_names import FreeNames
 from cuevo.toolchain.lineinfo import SourceLine
 from cuevo.toolchain.paths import ptx_directory
 from cuevo.toolchain.structs import Struct
@@ -152,13 +151,16 @@ def _environment(roots: Roots) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
-        extensions=[FreeNames, source_map.Marks],
+        # Looking for what is constant takes longer than to evaluate it.
+        optimized=False,
+        extensions=[source_map.Marks],
+        finalize=source_map.word,
         bytecode_cache=_CodeInMemory(),
     )
     environment.code_generator_class = _DirectCalls
     # Jinja's own make 0 of what is no number, and of a number that a macro made.
     environment.filters.update({"int": _int, "float": _float})
-    environment.filters.update({"__block": source_map.block, "__word": source_map.word})
+    environment.filters["__block"] = source_map.block
     environment.globals = {
         "range": range,
         "min": min,

@@ -17,6 +17,7 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.runtime import Macro, Undefined
 
+from cuevo.toolchain import free_names
 from cuevo.toolchain.lineinfo import SourceLine
 
 LINE_STATEMENT = "//%"
@@ -38,7 +39,9 @@ _BRACKETS_AND_STRINGS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[(\[{
 
 
 class Marks(Extension):
-    """Marks the line ends of literal text, and indents a value like the line it has to itself."""
+    """Marks the line ends of literal text, and indents a value like the line it has to itself;
+    before that it refuses templates with a free name. What finalizes values has to be `word`.
+    """
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         """Take out ``//#`` comments, and the ``//%`` of lines that continue an open bracket."""
@@ -67,12 +70,12 @@ class Marks(Extension):
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """Mark the literal text; send each value through the filter `word`, or `block` if alone."""
+        """Mark the literal text; send each value that is alone on its line through `block`."""
         tokens = list(stream)
+        free_names.refuse(tokens, stream.name, stream.filename)
         ends = _ends_of_values(tokens)
         line = ""  # literal text since the last line end, with a $ for each value
-        # Of the value ending there: its first line, and its margin, None where it is not alone.
-        values: dict[int, tuple[int, str | None]] = {}
+        values: dict[int, tuple[int, str]] = {}  # alone, ending there: their first lines, margins
         for index, token in enumerate(tokens):
             if token.type == "data":
                 text = token.value
@@ -86,25 +89,33 @@ class Marks(Extension):
                 yield token
             elif token.type == "variable_begin":
                 yield token
-                if (end := ends.get(index)) is None:
-                    continue  # not closed: the parser will say so
-                margin = line if not line.strip() and _ends_line(tokens, end) else None
-                values[end] = token.lineno, margin
+                # A value that is not closed is for the parser to find.
+                end = ends.get(index)
+                if end is not None and not line.strip() and _ends_line(tokens, end):
+                    values[end] = token.lineno, line
+                    yield Token(token.lineno, "lparen", "(")
                 line += "$"
-                yield Token(token.lineno, "lparen", "(")
             elif token.type == "variable_end":
-                first, margin = values.get(index, (token.lineno, None))
-                yield from (Token(first, "rparen", ")"), Token(first, "pipe", "|"))
-                yield Token(first, "name", "__word" if margin is None else "__block")
-                if margin is not None:
-                    yield Token(first, "lparen", "(")
-                    yield Token(first, "string", margin)
-                    yield Token(first, "comma", ",")
-                    yield Token(first, "string", _mark(f"ptx/{stream.name}", first))
-                    yield Token(first, "rparen", ")")
+                if alone := values.get(index):
+                    yield from _call_of_block(*alone, stream.name)
                 yield token
             else:
                 yield token
+
+
+def _call_of_block(first: int, margin: str, name: str | None) -> Iterator[Token]:
+    """Behind the open bracket and the expression of a value that is alone from line `first` on."""
+    for kind, text in (
+        ("rparen", ")"),
+        ("pipe", "|"),
+        ("name", "__block"),
+        ("lparen", "("),
+        ("string", margin),
+        ("comma", ","),
+        ("string", _mark(f"ptx/{name}", first)),
+        ("rparen", ")"),
+    ):
+        yield Token(first, kind, text)
 
 
 def _syntax_error(message: str, line: int, name: str | None) -> jinja2.TemplateSyntaxError:
@@ -168,8 +179,18 @@ _MARGIN = re.compile(rf"(?:\A|\n)([ \t]*)[^\s{_MARKS}]")
 _ANY_MARK = re.compile(f"[{_MARKS}]")
 
 
+class Block(str):
+    """The lines of a value that is alone on its line."""
+
+    __slots__ = ()
+
+
 def word(value: object) -> str:
-    """A value within a line: the result of a macro loses its indentation and its line end."""
+    """What a value is in the text: within a line the result of a macro loses its indentation and
+    its line end.
+    """
+    if type(value) is Block:
+        return value
     if type(value) is int:
         return str(value)
     text = value if type(value) is str else _text(value)
@@ -183,20 +204,20 @@ def word(value: object) -> str:
     return _ANY_MARK.sub("", text).rstrip() if len(visible) == 1 else text
 
 
-def block(value: object, margin: str, site: str = "") -> str:
+def block(value: object, margin: str, site: str = "") -> Block:
     """A value alone on its line: its lines, moved together until the leftmost is at `margin`. The
     mark `site`, of that line, is for `block_with_site`.
     """
     text = _text(value)
     common = _common_margin(text)
     if common == len(margin) and "\t" not in text and "\t" not in margin:
-        return text
-    return _margin_of(common).sub("\n" + margin, "\n" + text)[1:]
+        return Block(text)
+    return Block(_margin_of(common).sub("\n" + margin, "\n" + text)[1:])
 
 
-def block_with_site(value: object, margin: str, site: str) -> str:
+def block_with_site(value: object, margin: str, site: str) -> Block:
     """The same with the mark behind each line, so that `take_calls` finds who called what."""
-    return block(value, margin).replace("\n", f"{site}\n")
+    return Block(block(value, margin).replace("\n", f"{site}\n"))
 
 
 def _common_margin(text: str) -> int:

@@ -26,6 +26,12 @@ class Recorder(SimExecutor):
     def __init__(self, arch: str = "sm_80") -> None:
         super().__init__(arch)
         self.loaded: list[RenderedKernel] = []
+        self.expected: list[RenderedKernel] = []
+        """Those of which it knew that they would be loaded, before the first one was."""
+
+    def expect(self, kernel: RenderedKernel) -> None:
+        if not self.loaded:
+            self.expected.append(kernel)
 
     def load(self, kernel: RenderedKernel) -> Any:
         self.loaded.append(kernel)

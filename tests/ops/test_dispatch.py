@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers import attention_cases as cases
@@ -11,12 +12,14 @@ from helpers.executors import Recorder
 
 import cuevo
 from cuevo.architectures import architecture
+from cuevo.arrays import view
+from cuevo.kernels import bias_tiles_sm90
 from cuevo.kernels import evoformer_forward_sm70 as sm70
 from cuevo.kernels import evoformer_forward_sm75 as sm75
 from cuevo.kernels import evoformer_forward_sm80 as sm80
 from cuevo.kernels import evoformer_forward_sm90a as sm90a
 from cuevo.kernels.forward import Problem
-from cuevo.ops import forward
+from cuevo.ops import backward, forward
 from cuevo.ops.dispatch import ENVIRONMENT, dispatch
 from cuevo.ops.forward import VARIANTS
 
@@ -260,3 +263,33 @@ def test_what_cannot_run_is_said_by_the_variant() -> None:
     q = np.zeros((1, 1, 4, 1, 8), cases.DTYPES["bf16"])
     with pytest.raises(ValueError, match="evoformer_forward_sm75: bf16 needs the tensor cores"):
         cuevo.attention(q, q, q, device="sim:sm_75")
+
+
+# -- Kernels that are known to be needed -----------------------------------------------------------
+
+
+@kernel
+@pytest.mark.parametrize("knows_addresses", [True, False])
+def test_a_plan_with_tensor_maps_expects_all_its_kernels(knows_addresses: bool) -> None:
+    """Those of whole tiles, of the last one, of the biases: all are assembled at a time."""
+    place = Recorder("sm_90a")
+    place.knows_addresses = knows_addresses
+    x = np.zeros((1, 64, 513, 4, 32), ml_dtypes.bfloat16)
+    mask, pair = np.zeros((1, 64, 1, 1, 513), x.dtype), np.zeros((1, 1, 4, 513, 513), x.dtype)
+    arrays = tuple(map(view, (x, x, x, mask, pair)))
+    forward.OPERATION.plan_on_device((*arrays, None, None), (None, False, None), place, None)
+    names = [sm90a.NAME, sm90a.NAME, bias_tiles_sm90.NAME]
+    assert [each.name for each in place.expected] == names
+    others = {each.digest for each in place.loaded} - {each.digest for each in place.expected}
+    assert len(others) == (0 if knows_addresses else 1)  # the pair bias has a launch of its own
+
+
+@kernel
+def test_both_sides_of_the_backward_pass_are_expected() -> None:
+    place = Recorder("sm_80")
+    inputs = cases.make(SMALL)
+    q, k, v, *biases = (view(x.array) for x in inputs.values())
+    lse = view(np.zeros((1, 2, 1, 20), np.float32))
+    arrays = (q, q, k, v, q, lse, *biases, *(None,) * 5)
+    backward.OPERATION.plan_on_device(arrays, (None, ("q", "k", "v"), None, None), place, None)
+    assert [each.name for each in place.expected] == ["evoformer_backward_sm80"] * 2

@@ -15,7 +15,7 @@ from cuda.core import Linker
 
 from cuevo.errors import AssemblerError
 from cuevo.toolchain import assembler as module
-from cuevo.toolchain.assembler import Cubin, Resources, assemble
+from cuevo.toolchain.assembler import Cubin, Resources, assemble, begin_assembly
 from cuevo.toolchain.cache import Cache
 from cuevo.toolchain.template import RenderedKernel, render
 
@@ -336,6 +336,54 @@ def test_the_default_cache_is_that_of_the_environment(
     assert assemble(kernel, "sm_80") == first
     assert links == ["sm_80"]
     assert any((tmp_path / "own").rglob("*.bin"))
+
+
+# -- Beside other work -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUEVO_CACHE_DIR", str(tmp_path / "own"))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_kernels_that_have_begun_are_waited_for(build: Build, links: list[str]) -> None:
+    kernels = [build(count=count) for count in (5, 6)]
+    for kernel in (*kernels, kernels[0]):
+        begin_assembly(kernel, "sm_80")
+    found = [assemble(kernel, "sm_80") for kernel in kernels]
+    assert links == ["sm_80"] * 2
+    directly = [assemble(kernel, "sm_80", cache=None) for kernel in kernels]
+    assert [cubin.code for cubin in found] == [cubin.code for cubin in directly]
+    assert not module._begun
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_the_cache_has_is_not_begun(build: Build, links: list[str]) -> None:
+    assemble(build(), "sm_80")
+    begin_assembly(build(), "sm_80")
+    assert not module._begun
+    assert links == ["sm_80"]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_complaint_comes_to_who_waits(build: Build) -> None:
+    kernel = build(more="nonsense;")
+    begin_assembly(kernel, "sm_80")
+    for _ in range(2):
+        with pytest.raises(AssemblerError, match=r"k\.ptx"):
+            assemble(kernel, "sm_80")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_driver_assembles_where_its_context_is(
+    build: Build, links: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_driver = replace(module._assembler(), is_driver=True)
+    monkeypatch.setattr(module, "_assembler", lambda: of_driver)
+    begin_assembly(build(), "sm_80")
+    assert not module._begun
+    assert links == []
 
 
 # -- The driver as the assembler -------------------------------------------------------------------

@@ -4,8 +4,9 @@ import first_call
 
 
 @pytest.mark.kernel
-def test_new_processes_are_measured(capsys):
-    assert first_call.main(["--device", "cpu", "--processes", "1"]) == 0
+@pytest.mark.parametrize("options", [(), ("--empty-cache",)])
+def test_new_processes_are_measured(capsys, options):
+    assert first_call.main(["--device", "cpu", "--processes", "1", *options]) == 0
     medians = {}
     for line in capsys.readouterr().out.splitlines():
         name, *spans = (word.strip() for word in line.strip("|").split("|"))
@@ -21,6 +22,14 @@ def test_a_call_imports_nothing_of_what_it_imported_before():
     assert {"cuevo.ops.forward", "cuevo.sim.run.executor"} <= {*modules}
     again = first_call.measure_anew("cpu", modules)
     assert [name for name in again["new"] if name in modules or name.startswith("cuevo.")] == []
+
+
+@pytest.mark.kernel
+def test_an_empty_cache_has_nothing_of_kernels(tmp_path):
+    found = first_call.measure_anew("cpu", (), str(tmp_path))
+    assert "jinja2" in found["new"]
+    assert "jinja2" not in first_call.measure_anew("cpu", (), str(tmp_path))["new"]
+    assert "jinja2" in first_call.measure_with_empty_cache("cpu", ())["new"]
 
 
 @pytest.mark.unit

@@ -85,6 +85,9 @@ class SimExecutor:
         self._kernels: _Kept[LoadedKernel] = _Kept(_KERNELS_KEPT)
         self._launches = _Launches(self.limits, progress, budget or budgets.DEFAULT, keep_counts)
 
+    def expect(self, kernel: KernelText) -> None:
+        """`kernel` will be loaded, which nothing is done for before."""
+
     def load(self, kernel: KernelText) -> "LoadedKernel":
         """Parse a kernel and check each of its instructions; the same text gives the same kernel
         again.
