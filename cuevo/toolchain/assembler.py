@@ -176,6 +176,15 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), "cuevo assembles")
 
 
+def _forget_workers() -> None:
+    """A forked process has none of the threads of the one that it comes from."""
+    _begun.clear()
+    _workers.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_workers)
+
+
 def _link(
     kernel: RenderedKernel, arch: str, assembler: _Assembler, line_info: bool
 ) -> tuple[bytes, str]:

@@ -2,9 +2,12 @@
 cache.
 """
 
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -384,6 +387,28 @@ def test_the_driver_assembles_where_its_context_is(
     begin_assembly(build(), "sm_80")
     assert not module._begun
     assert links == []
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, link, parent, leave = build(), module._link, os.getpid(), threading.Event()
+
+    def link_later(*arguments: Any) -> tuple[bytes, str]:
+        if os.getpid() == parent:
+            assert leave.wait(60)
+        return link(*arguments)
+
+    monkeypatch.setattr(module, "_link", link_later)
+    begin_assembly(kernel, "sm_80")
+    child = multiprocessing.get_context("fork").Process(target=assemble, args=(kernel, "sm_80"))
+    child.start()
+    child.join(60)
+    leave.set()
+    assert child.exitcode == 0
+    assert assemble(kernel, "sm_80").name == "k"
 
 
 # -- The driver as the assembler -------------------------------------------------------------------
