@@ -366,7 +366,9 @@ def test_a_short_last_tile_has_a_launch_of_its_own(
 @pytest.mark.parametrize(
     ("rows", "length", "head_dim", "expected"),
     [
-        (384, 769, 32, [119, 13]),  # with one fewer the last works could not be cut
+        (384, 769, 32, [120, 12]),  # 13 are as good by count
+        (769, 769, 32, [120, 12]),
+        (1024, 1025, 32, [123, 9]),
         (300, 301, 32, [100, 32]),
         (512, 520, 64, [111, 21]),
         (66, 400, 32, [132, 132]),  # two whole rounds and one are as short
