@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cuevo.arrays import array_from_pointer
-    from cuevo.executors import load
-    from cuevo.ops import (
-        attention,
-        attention_backward,
-        attention_backward_workspace,
-        attention_workspace,
-        gemm,
-    )
+    from cuevo.executors.own import load
+    from cuevo.ops.backward import attention_backward, attention_backward_workspace
+    from cuevo.ops.forward import attention, attention_workspace
+    from cuevo.ops.product import gemm
 
 __all__ = [
     "array_from_pointer",
@@ -28,6 +24,17 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "array_from_pointer": "cuevo.arrays",
+    "attention": "cuevo.ops.forward",
+    "attention_backward": "cuevo.ops.backward",
+    "attention_backward_workspace": "cuevo.ops.backward",
+    "attention_workspace": "cuevo.ops.forward",
+    "gemm": "cuevo.ops.product",
+    "load": "cuevo.executors.own",
+}
+"""Where each of these is."""
+
 _MODULES = (
     *("architectures", "arrays", "cuda", "errors", "executors"),
     *("kernels", "layouts", "ops", "sim", "toolchain"),
@@ -37,15 +44,14 @@ _MODULES = (
 
 def __getattr__(name: str) -> Any:
     """A function or module, imported when it is first asked for: NumPy and cuda-python take some
-    tenths of a second, which who only imports cuevo need not wait for.
+    tenths of a second, which who only imports cuevo need not wait for, nor for what only others of
+    its functions need.
     """
     if name in _MODULES:
         return import_module(f"cuevo.{name}")
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    homes = {"array_from_pointer": "cuevo.arrays", "load": "cuevo.executors"}
-    home = import_module(homes.get(name, "cuevo.ops"))
-    found = globals()[name] = getattr(home, name)
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 
 

@@ -61,7 +61,24 @@ def test_the_functions_need_neither_rendering_nor_the_cpu_executor(tmp_path: Pat
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize(
+    ("function", "others"),
+    [
+        ("attention", {"cuevo.ops.backward", "cuevo.ops.product", "cuevo.kernels.gemm_sm80"}),
+        ("gemm", {"cuevo.ops.backward", "cuevo.ops.forward"}),
+        ("attention_backward", {"cuevo.ops.product", "cuevo.executors.own"}),
+    ],
+)
+def test_a_function_imports_nothing_of_the_others(
+    function: str, others: set[str], tmp_path: Path
+) -> None:
+    _, imported = run(f"cuevo.{function}", tmp_path)
+    assert imported & others == set()
+
+
+@pytest.mark.unit
 def test_names_of_the_package() -> None:
+    assert set(cuevo.__all__) == set(cuevo._HOMES)
     assert set(cuevo.__all__) <= set(dir(cuevo))
     assert cuevo.errors.CuevoError.__module__ == "cuevo.errors"
     with pytest.raises(AttributeError, match="module 'cuevo' has no attribute 'attentoin'"):

@@ -14,7 +14,7 @@ import numpy as np
 
 from cuevo.check.small_problems import Array, Pairs, run_small_problems
 from cuevo.errors import SimulatorError
-from cuevo.executors import Kernel
+from cuevo.executors.own import Kernel
 from cuevo.sim import Budget, LoadedKernel, Profile, SimExecutor, Trace
 from cuevo.sim.faults import KernelText
 from cuevo.toolchain.template import RenderedKernel, render

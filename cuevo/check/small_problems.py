@@ -17,7 +17,9 @@ from cuevo.arrays import BFLOAT16, ArrayView, view
 from cuevo.cuda.tensor_map import TensorMap
 from cuevo.kernels import pair_tiles_sm90
 from cuevo.kernels.backward import padded, stats_shape, terms_shape
-from cuevo.ops import GRADS, attention, attention_backward, gemm
+from cuevo.ops.backward import GRADS, attention_backward
+from cuevo.ops.forward import attention
+from cuevo.ops.product import gemm
 from cuevo.sim import SimExecutor
 from cuevo.toolchain.header import load_header
 from cuevo.toolchain.template import render

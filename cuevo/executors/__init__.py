@@ -7,7 +7,6 @@ calls kernels of the user's own.
 """
 
 from cuevo.executors.driver import CapturedGraph, DriverExecutor, DriverKernel, executor
-from cuevo.executors.own import Kernel, Launch, load
 from cuevo.executors.placement import architecture_of, executor_for
 from cuevo.executors.protocol import Executor, LoadedKernel
 
@@ -16,11 +15,8 @@ __all__ = [
     "DriverExecutor",
     "DriverKernel",
     "Executor",
-    "Kernel",
-    "Launch",
     "LoadedKernel",
     "architecture_of",
     "executor",
     "executor_for",
-    "load",
 ]

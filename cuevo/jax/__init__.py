@@ -22,8 +22,8 @@ from cuevo.jax import folding, lowering
 from cuevo.jax.kernels import DISABLED_CHECKS
 from cuevo.jax.lowering import ENVIRONMENT, launcher
 from cuevo.jax.primitives import forward_p
-from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_scale, state_problem
+from cuevo.ops.backward import GRADS
 
 __all__ = ["DISABLED_CHECKS", "ENVIRONMENT", "evoformer_attention", "launcher"]
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from cuevo.arrays import ArrayView, contiguous_strides, dlpack
 from cuevo.jax.primitives import KEPT
-from cuevo.ops import GRADS, attention, attention_backward
+from cuevo.ops.backward import GRADS, attention_backward
+from cuevo.ops.forward import attention
 
 __all__ = ["Callback", "backward_callback", "forward_callback"]
 

@@ -4,18 +4,5 @@
 (`operation`), which looks up the plan of such calls or has it made: `attention_problem` and
 `gemm_problem` check the arguments and state the problem, `dispatch` chooses the kernel variant and
 its configuration, `packing` says which operands are packed first, and a `PlanBuilder` (`plan`)
-collects results, workspace and launches.
+collects results, workspace and launches. Who calls one of the three imports what that one needs.
 """
-
-from cuevo.ops.backward import GRADS, attention_backward, attention_backward_workspace
-from cuevo.ops.forward import attention, attention_workspace
-from cuevo.ops.product import gemm
-
-__all__ = [
-    "GRADS",
-    "attention",
-    "attention_backward",
-    "attention_backward_workspace",
-    "attention_workspace",
-    "gemm",
-]

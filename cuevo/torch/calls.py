@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cuevo.cuda import torch_stream
-from cuevo.ops import GRADS
+from cuevo.ops.backward import GRADS
 from cuevo.ops.backward import OPERATION as BACKWARD
 from cuevo.ops.forward import OPERATION as FORWARD
 from cuevo.ops.operation import Operation

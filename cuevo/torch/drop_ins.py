@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import AXES, check_shapes
+from cuevo.ops.backward import GRADS
 from cuevo.torch.function import evoformer_attention
 
 __all__ = ["DS4Sci_EvoformerAttention", "triangle_attention"]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cuevo.arrays import Addresses, Guarded, Pick
-from cuevo.ops import GRADS
 from cuevo.ops.attention_problem import check_scale, check_shapes
+from cuevo.ops.backward import GRADS
 from cuevo.torch import calls
 from cuevo.torch.kinds import Gradients, Out, repeat_backward, repeat_forward
 from cuevo.torch.operators import differentiate, operator, refuse_forward_mode

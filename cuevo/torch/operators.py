@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from cuevo.ops import GRADS
+from cuevo.ops.backward import GRADS
 from cuevo.torch import calls
 
 __all__ = ["differentiate", "operator", "refuse_forward_mode"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuevo.ops import GRADS
+from cuevo.ops.backward import GRADS
 
 __all__ = ["attend_in_shards", "is_sharded"]
 

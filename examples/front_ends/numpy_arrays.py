@@ -12,6 +12,7 @@ import numpy as np
 
 import cuevo
 from cuevo import reference
+from cuevo.ops.backward import GRADS
 
 PARSER = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,7 +65,7 @@ def main() -> None:
     grads = ("q", "k", "v", "pair_bias")
     found = cuevo.attention_backward(dout, q, k, v, out, lse, **biases, grads=grads, device=DEVICE)
     exact = reference.attention_backward(dout, q, k, v, **biases)
-    for name, x, expected in zip(cuevo.ops.GRADS, found, exact, strict=True):
+    for name, x, expected in zip(GRADS, found, exact, strict=True):
         if name in grads:
             compare(f"gradient of {name}", x, expected)
 

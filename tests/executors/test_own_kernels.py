@@ -16,7 +16,8 @@ import cuevo
 from cuevo.arrays import copy_to_host, view
 from cuevo.cuda import LEGACY_DEFAULT
 from cuevo.errors import CuevoError, SimulatorError, TemplateError
-from cuevo.executors import DriverExecutor, Kernel
+from cuevo.executors import DriverExecutor
+from cuevo.executors.own import Kernel
 from cuevo.executors.own import kernel as own_kernel
 from cuevo.executors.own.arguments import pack
 from cuevo.executors.own.signature import declared_blocks, entry_points, parameter_block

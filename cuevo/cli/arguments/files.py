@@ -199,7 +199,7 @@ def make_arguments(words: Sequence[str] | None, rendered: RenderedKernel, seed: 
     """
     import numpy as np
 
-    from cuevo.executors import Kernel
+    from cuevo.executors.own import Kernel
 
     rng, given = np.random.default_rng(seed), words or ()
     kernel = Kernel(rendered)
