@@ -86,6 +86,14 @@ def test_names_of_the_package() -> None:
 
 
 @pytest.mark.unit
+def test_modules_of_kernels_need_no_import_of_their_own(tmp_path: Path) -> None:
+    _, imported = run("cuevo.kernels.evoformer_forward_sm90a.Config", tmp_path)
+    assert {name for name in imported if name.startswith("cuevo.kernels.gemm")} == set()
+    with pytest.raises(AttributeError, match=r"'cuevo\.kernels' has no attribute 'gemm_sm71'"):
+        cuevo.kernels.gemm_sm71  # noqa: B018
+
+
+@pytest.mark.unit
 def test_a_first_call_renders_only_what_the_cache_does_not_have(tmp_path: Path) -> None:
     expected, imported = run(FIRST_PLAN, tmp_path)
     assert imported >= RENDERING
