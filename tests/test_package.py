@@ -47,6 +47,9 @@ def test_the_wheel_has_every_kernel_file_and_every_module(wheel):
     modules = (path.relative_to(ROOT) for path in (ROOT / "cuevo").rglob("*.py"))
     assert {path.as_posix() for path in modules} <= names
     assert "cuevo/py.typed" in names
+    compiled = {path.with_suffix(".py") for path in kernels if path.suffix == ".ptx"}
+    assert {f"cuevo/_compiled/{path.as_posix()}" for path in compiled} <= names
+    assert {f"cuevo/_compiled/{name}.json" for name in ("templates", "cuevo.h")} <= names
     page = {f"cuevo/check/page/page.{suffix}" for suffix in ("html.j2", "css", "js")}
     assert page <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

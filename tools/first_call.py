@@ -3,7 +3,11 @@ that a call imports, the call itself, with a warm cache of kernels or an empty o
 
     python3 tools/first_call.py
     python3 tools/first_call.py --empty-cache
+    python3 tools/first_call.py --empty-cache --installed
     python3 tools/first_call.py --device cpu --processes 5
+
+With ``--installed`` it is the cuevo that is installed, from a wheel for example, which has compiled
+templates, and not the one of this checkout.
 
 Milliseconds, medians over new processes. On a GPU, where torch has to be installed, arrays are
 tensors that are there before cuevo is imported, so that the device's context, which torch makes, is
@@ -34,6 +38,9 @@ ROWS = {
     "second call": "second",
 }
 """What is measured, by the names that it has here."""
+
+
+CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def arrays_on(device: str) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -83,13 +90,22 @@ def measure_here(device: str, modules: Sequence[str]) -> dict[str, Any]:
     return {**dict(zip(ROWS.values(), spans, strict=True)), "new": new}
 
 
-def measure_anew(device: str, modules: Sequence[str], cache: str | None = None) -> dict[str, Any]:
+def measure_anew(
+    device: str, modules: Sequence[str], cache: str | None = None, *, installed: bool = False
+) -> dict[str, Any]:
     """`measure_here` in a new process; cache: its folder of kernels, in the place of the usual."""
     command = [sys.executable, __file__, "--device", device, "--child"]
-    given = json.dumps([*modules])
     environment = {**os.environ, **({"CUEVO_CACHE_DIR": cache} if cache else {})}
+    if not installed:
+        places = [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     done = subprocess.run(
-        command, input=given, env=environment, capture_output=True, text=True, check=False
+        command,
+        input=json.dumps([*modules]),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -97,10 +113,12 @@ def measure_anew(device: str, modules: Sequence[str], cache: str | None = None) 
     return found
 
 
-def measure_with_empty_cache(device: str, modules: Sequence[str]) -> dict[str, Any]:
+def measure_with_empty_cache(
+    device: str, modules: Sequence[str], *, installed: bool = False
+) -> dict[str, Any]:
     """`measure_anew` with a cache of kernels that has nothing yet."""
     with tempfile.TemporaryDirectory() as cache:
-        return measure_anew(device, modules, cache)
+        return measure_anew(device, modules, cache, installed=installed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,16 +130,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--empty-cache", action="store_true", help="each process renders and assembles its kernels"
     )
+    parser.add_argument("--installed", action="store_true", help="not the cuevo of this checkout")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.child:
         print(json.dumps(measure_here(arguments.device, json.load(sys.stdin))))
         return 0
     try:
-        measure_anew(arguments.device, ())  # whose imports are those of a cold cache, too
-        modules = measure_anew(arguments.device, ())["new"]
+        where = {"installed": arguments.installed}
+        measure_anew(arguments.device, (), **where)  # its imports are those of a cold cache, too
+        modules = measure_anew(arguments.device, (), **where)["new"]
         measure = measure_with_empty_cache if arguments.empty_cache else measure_anew
-        found = [measure(arguments.device, modules) for _ in range(arguments.processes)]
+        found = [measure(arguments.device, modules, **where) for _ in range(arguments.processes)]
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
@@ -139,5 +159,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    if "--child" not in sys.argv:  # whose cuevo is chosen by its environment
+        sys.path.insert(0, str(CHECKOUT))
     raise SystemExit(main())

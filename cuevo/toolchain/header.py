@@ -5,16 +5,18 @@ templates take the byte offsets of its fields from here, launches take the forma
 programs include it.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from cuevo.errors import CuevoError
 from cuevo.toolchain import cache, sources
-from cuevo.toolchain.paths import ptx_directory, read_text
+from cuevo.toolchain.paths import compiled_directory, ptx_directory, read_text
 from cuevo.toolchain.structs import Field, Member, Struct, lay_out
 
 __all__ = ["HEADER_NAME", "Field", "Header", "Struct", "load_header", "parse_header"]
@@ -48,13 +50,14 @@ def _load(path: Path, _modified: int, _size: int) -> Header:
     own = path.parent == ptx_directory()
     text, file = read_text(path), f"ptx/{path.name}" if own else str(path)
     key = "\n".join(("header", sources.code_digest(), file, text))
-    if (entry := cache.default.get(key)) is not None:
-        structs, kernels = json.loads(entry)
-        members = {name: [Member(*member) for member in found] for name, found in structs.items()}
-        return _header(members, kernels)
-    declared = _parse(text, file)
-    cache.default.put(key, json.dumps(declared).encode())
-    return _header(*declared)
+    if (entry := cache.default.get(key)) is None:
+        brought = _brought() if own else {}
+        declared = brought["declared"] if brought.get("text") == _digest(text) else None
+        entry = json.dumps(declared or _parse(text, file)).encode()
+        cache.default.put(key, entry)
+    structs, kernels = json.loads(entry)
+    members = {name: [Member(*member) for member in found] for name, found in structs.items()}
+    return _header(members, kernels)
 
 
 def parse_header(text: str, file: str = f"ptx/{HEADER_NAME}") -> Header:
@@ -73,3 +76,27 @@ def _header(members: Mapping[str, Sequence[Member]], kernels: Mapping[str, str])
     structs = {name: lay_out(name, found) for name, found in members.items()}
     of_kernels = {name: structs[struct] for name, struct in kernels.items()}
     return Header(MappingProxyType(structs), MappingProxyType(of_kernels))
+
+
+# -- What a wheel brings ---------------------------------------------------------------------------
+
+_COMPILED = f"{HEADER_NAME}.json"
+
+
+def write_compiled(target: Path) -> None:
+    """Write what the package's header declares to a directory that a wheel brings along."""
+    text = read_text(ptx_directory() / HEADER_NAME)
+    facts = {"text": _digest(text), "declared": _parse(text, f"ptx/{HEADER_NAME}")}
+    (target / _COMPILED).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _brought() -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = json.loads((compiled_directory() / _COMPILED).read_bytes())
+    except OSError:
+        return {}
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -20,6 +20,13 @@ def ptx_directory() -> Path:
     )
 
 
+def compiled_directory() -> Path:
+    """What an installed wheel has for the files of ``ptx/``, made when it was built: see
+    `cuevo.toolchain.compiled`. A checkout has no such directory.
+    """
+    return Path(__file__).resolve().parents[1] / "_compiled"
+
+
 def read_text(path: Path) -> str:
     """The text of a file, less a byte order mark; CuevoError, with its name, if it is no UTF-8."""
     try:

@@ -19,7 +19,7 @@ State = tuple[tuple[str, int, int], ...]
 """Path, time of the last change in ns, and size of each file, by path."""
 
 _IMPORTED = time.time_ns()
-_FOLDERS = ("", "kernels", "layouts", "toolchain")
+_FOLDERS = ("", "kernels", "layouts", "toolchain", "toolchain/rendering")
 """Of the package: what templates and their values are made with."""
 _PACKAGES = ("jinja2", "pycparser")
 

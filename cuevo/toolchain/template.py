@@ -211,7 +211,7 @@ def _rendered(kernel: str, root: Path, files: State, given: _Values) -> Rendered
         if (entry := cache.default.get(key)) is not None:
             return _from_bytes(kernel, entry, given.values, params)
     # It imports Jinja, which takes longer than a first call whose kernels are in the cache.
-    from cuevo.toolchain.rendering import render_lines
+    from cuevo.toolchain.rendering.lines import render_lines
 
     lines, origins = render_lines(kernel, (root,), given.values, params)
     text = "".join(f"{line}\n" for line in lines)
@@ -226,7 +226,7 @@ def _rendered(kernel: str, root: Path, files: State, given: _Values) -> Rendered
 def _called(
     kernel: str, root: Path, files: State, given: _Values
 ) -> Sequence[tuple[SourceLine, ...]]:
-    from cuevo.toolchain.rendering import calls
+    from cuevo.toolchain.rendering.lines import calls
 
     return calls(kernel, (root,), given.values, _parameter_struct(kernel, root))
 

@@ -8,8 +8,8 @@ import pytest
 from blocks.harness import DIRECTORY
 from jinja2 import nodes
 
-from cuevo.toolchain import rendering
 from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.rendering import lines
 from cuevo.toolchain.template import kernel_names
 
 pytestmark = pytest.mark.unit
@@ -28,7 +28,7 @@ Macro = tuple[str, str]
 @cache
 def tree(file: str) -> nodes.Template:
     source = (ptx_directory() / file).read_text(encoding="utf-8")
-    return rendering._environment((ptx_directory(),)).parse(source, file)
+    return lines._environment((ptx_directory(),)).parse(source, file)
 
 
 @cache

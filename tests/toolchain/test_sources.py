@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from cuevo.kernels import key_bias_sm70
-from cuevo.toolchain import cache, rendering, sources, template
+from cuevo.toolchain import cache, sources, template
 from cuevo.toolchain.cache import Cache
 from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.rendering import lines
 from cuevo.toolchain.template import RenderedKernel, render
 
 pytestmark = pytest.mark.unit
@@ -22,7 +23,7 @@ def ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package's kernels that stands for them, and a cache of its own."""
     directory = tmp_path / "ptx"
     shutil.copytree(ptx_directory(), directory)
-    for module in (template, rendering):
+    for module in (template, lines):
         monkeypatch.setattr(module, "ptx_directory", lambda: directory)
     monkeypatch.setattr(cache, "default", Cache(tmp_path / "cache"))
     monkeypatch.setattr(sources, "code_digest", lambda: "code")
@@ -32,13 +33,13 @@ def ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rendered_by_another_process() -> RenderedKernel:
     template._rendered.cache_clear()
     sources.digest.cache_clear()
-    rendering._environment.cache_clear()
+    lines._environment.cache_clear()
     return render("key_bias_sm70", VALUES)
 
 
 def test_a_rendering_comes_back_whole(ptx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = rendered_by_another_process()
-    monkeypatch.setattr(rendering, "render_lines", None)
+    monkeypatch.setattr(lines, "render_lines", None)
     found = rendered_by_another_process()
     assert found is not expected
     assert (found.text, found.lines) == (expected.text, expected.lines)
@@ -84,14 +85,14 @@ def test_other_code_and_other_values_have_entries_of_their_own(
 def test_what_was_edited_while_it_was_rendered_is_not_kept(
     ptx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    render_lines = rendering.render_lines
+    render_lines = lines.render_lines
 
     def slow(*arguments: object) -> object:
         path = ptx / "lib" / "divide.ptx"
         path.write_text(path.read_text(encoding="utf-8") + "// more\n", encoding="utf-8")
         return render_lines(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rendering, "render_lines", slow)
+    monkeypatch.setattr(lines, "render_lines", slow)
     rendered_by_another_process()
     assert [key.partition("\n")[0] for key in cache.default._memory] == ["header"]
 
@@ -107,7 +108,7 @@ def test_values_are_written_so_that_they_can_be_told_apart() -> None:
 
 def test_the_code_that_renders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {f"{path.parent.name}/{path.name}" for path in sources._code()}
-    assert names >= {"toolchain/rendering.py", "layouts/tiles.py", "kernels/key_bias_sm70.py"}
+    assert names >= {"rendering/lines.py", "layouts/tiles.py", "kernels/key_bias_sm70.py"}
     assert names >= {"cuevo/architectures.py", "jinja2/compiler.py", "pycparser/c_parser.py"}
     digest = sources.code_digest.__wrapped__
     path = tmp_path / "code.py"

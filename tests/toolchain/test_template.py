@@ -10,9 +10,9 @@ import jinja2
 import pytest
 
 from cuevo.errors import TemplateError
-from cuevo.toolchain import rendering
 from cuevo.toolchain.paths import ptx_directory
-from cuevo.toolchain.rendering import ceil_div, float_bits
+from cuevo.toolchain.rendering import lines
+from cuevo.toolchain.rendering.names import ceil_div, float_bits
 from cuevo.toolchain.template import SourceLine, kernel_names, render
 
 pytestmark = pytest.mark.unit
@@ -276,7 +276,7 @@ def test_kernel_names_are_the_files() -> None:
     sorted(path.relative_to(ptx_directory()).as_posix() for path in ptx_directory().rglob("*.ptx")),
 )
 def test_every_template_compiles(name: str) -> None:
-    environment = rendering._environment((ptx_directory(),))
+    environment = lines._environment((ptx_directory(),))
     assert isinstance(environment.get_template(name), jinja2.Template)
 
 

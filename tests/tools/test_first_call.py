@@ -4,7 +4,7 @@ import first_call
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("options", [(), ("--empty-cache",)])
+@pytest.mark.parametrize("options", [(), ("--empty-cache",), ("--empty-cache", "--installed")])
 def test_new_processes_are_measured(capsys, options):
     assert first_call.main(["--device", "cpu", "--processes", "1", *options]) == 0
     medians = {}

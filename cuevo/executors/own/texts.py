@@ -128,7 +128,7 @@ class _Template:
     ) -> tuple[list[str], tuple[SourceLine | None, ...]]:
         """The lines of an instance, and the origin of each."""
         # It imports Jinja, which plain texts do not need.
-        from cuevo.toolchain.rendering import render_lines
+        from cuevo.toolchain.rendering.lines import render_lines
 
         try:
             lines, origins = render_lines(*self._of, values, self.params)
@@ -139,7 +139,7 @@ class _Template:
 
     def calls(self, values: Mapping[str, object]) -> list[tuple[SourceLine, ...]]:
         """For each of the lines its origin, and the callers of the macros that it came through."""
-        from cuevo.toolchain.rendering import calls
+        from cuevo.toolchain.rendering.lines import calls
 
         found = calls(*self._of, values, self.params)
         return [tuple(map(self._named, each)) for each in found]

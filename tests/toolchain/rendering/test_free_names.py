@@ -1,12 +1,12 @@
-"""cuevo.toolchain.free_names: macros use what they declare or are given."""
+"""cuevo.toolchain.rendering.free_names: macros use what they declare or are given."""
 
 from pathlib import Path
 
 import pytest
 
 from cuevo.errors import TemplateError
-from cuevo.toolchain import free_names
 from cuevo.toolchain.paths import ptx_directory
+from cuevo.toolchain.rendering import free_names
 from cuevo.toolchain.template import render
 
 pytestmark = pytest.mark.unit

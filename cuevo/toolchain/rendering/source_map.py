@@ -11,14 +11,15 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import count
 
 import jinja2
 from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.runtime import Macro, Undefined
 
-from cuevo.toolchain import free_names
 from cuevo.toolchain.lineinfo import SourceLine
+from cuevo.toolchain.rendering import free_names
 
 LINE_STATEMENT = "//%"
 LINE_COMMENT = "//#"
@@ -157,17 +158,46 @@ def _with_marks(text: str, name: str | None, line: int) -> str:
 
 _origins: dict[str, SourceLine] = {}
 """The line that each mark stands for; marks stay in compiled templates as long as the process."""
+_unused = count(_FIRST)
 _lock = threading.Lock()
 
 
 @cache
 def _mark(file: str, line: int) -> str:
     with _lock:
-        code = _FIRST + len(_origins)
+        code = next(_unused)
         if code > _LAST:
             raise _syntax_error("this process has no marks left for more templates", line, file)
         _origins[chr(code)] = SourceLine(file, line)
     return chr(code)
+
+
+def marked_lines() -> list[int]:
+    """The line, within its file, that each mark of this process stands for, from the first on."""
+    return [origin.line for origin in _origins.values()]
+
+
+def reserve(marks: int) -> None:
+    """Give none of so many marks, from the first on, to a template that this process compiles.
+
+    Raises RuntimeError where one has been given already.
+    """
+    global _unused
+    with _lock:
+        if _origins:
+            raise RuntimeError("marks are reserved before any is given")
+        _unused = count(_FIRST + marks)
+
+
+def restore(file: str, first: int, lines: Sequence[int]) -> None:
+    """Let reserved marks, from `first` on, stand for lines of a file that another process has
+    compiled.
+    """
+    codes = range(_FIRST + first, _FIRST + first + len(lines))
+    with _lock:
+        _origins.update(
+            (chr(code), SourceLine(file, line)) for code, line in zip(codes, lines, strict=True)
+        )
 
 
 # -- What the values of a template become ----------------------------------------------------------

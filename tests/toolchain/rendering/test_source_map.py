@@ -1,4 +1,4 @@
-"""cuevo.toolchain.source_map: the text of templates, and the origin of each of its lines."""
+"""cuevo.toolchain.rendering.source_map: the text of templates, the origin of each of its lines."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
