@@ -77,7 +77,7 @@ _LATE_PAIR_GAIN, _LATE_PAIR_GAIN_OF_24, _LATE_PAIR_GAIN_OF_32 = 1.023, 1.015, (1
 the next line, of which works are short; elsewhere at D 24, and 32, there below the third.
 """
 _LATE_PAIR_KEYS = (224, 256, 640)
-_TILED_FOR_TWO_GAIN, _MANY_KEYS_FOR_TWO = (0.98, 1.01), 512
+_TILED_FOR_TWO_GAIN, _MANY_KEYS_FOR_TWO = (0.98, 1.03), 272
 """The same of two rows N a warpgroup that share what they take of a tile of the pair bias, beside
 one that has a mask, too: of fewer keys than these, and from there on.
 """

@@ -155,7 +155,9 @@ def test_warpgroups_have_two_rows_where_these_share_a_pair_bias() -> None:
         (dict(head_dim=40), False),
         (dict(rows=256), True),
         (dict(rows=256, head_dim=24), False),
-        (dict(rows=256, keys=384, queries=384), False),
+        (dict(rows=256, keys=384, queries=384), True),
+        (dict(rows=256, keys=384, queries=384, mask="none"), False),
+        (dict(rows=256, keys=256, queries=256), False),
         (dict(rows=768, heads=4, queries=769, keys=769, pair_mapped=False), True),
         (dict(keys=150, queries=150), False),  # too few for consumers that ask
     ):
@@ -185,16 +187,17 @@ def test_a_pair_bias_is_packed_where_converting_it_is_worth_the_copy() -> None:
 
 def test_a_late_pair_bias_is_for_works_that_are_not_long() -> None:
     problem = Problem(1, 256, 4, 256, 256, 32, "bf16", "bf16", "bf16")
-    for head_dim, keys, late in (
-        (32, 224, True),
-        (32, 256, True),
-        (32, 384, True),
-        (32, 768, False),
-        (24, 256, True),
-        (24, 384, False),
-        (16, 256, False),
+    for head_dim, keys, mask, late in (
+        (32, 224, "bf16", True),
+        (32, 256, "bf16", True),
+        (32, 384, "bf16", False),  # for two rows a warpgroup
+        (32, 384, "none", True),
+        (32, 768, "none", False),
+        (24, 256, "bf16", True),
+        (24, 384, "bf16", False),
+        (16, 256, "bf16", False),
     ):
-        case = replace(problem, head_dim=head_dim, queries=keys, keys=keys)
+        case = replace(problem, head_dim=head_dim, queries=keys, keys=keys, mask=mask)
         assert kernel_90a.choose(case, SM_90A).late_pair is late
     # At 24 wherever four rows that ask are chosen, and tiles.
     case = replace(problem, rows=64, heads=16, queries=768, keys=768, head_dim=24, pair="f32")
