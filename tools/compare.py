@@ -44,6 +44,7 @@ BIASES = {
 }
 """What attention has in place of its biases, by which of them it is to have."""
 REPEATS = 60
+BURSTS = 12
 HOST_CALLS = 200
 INPUT_SETS = 3
 FORWARD = (
@@ -186,7 +187,7 @@ def compare(backend: Backend, label: str, calls: Sequence[Sequence[Call]], other
     first = [_on_host(backend, entrant) for entrant in entrants.values()]
     same = all(np.array_equal(x, y, equal_nan=True) for x, y in zip(*first, strict=True))
     times = time_interleaved(entrants, backend, REPEATS)
-    in_a_row = time_in_a_row(entrants, backend, burst_length(times["this"].median))
+    in_a_row = time_in_a_row(entrants, backend, burst_length(times["this"].median), BURSTS)
     # Turn and turn about again: the host's speed changes, too.
     hosts: dict[str, list[float]] = {name: [] for name in entrants}
     for _ in range(3):

@@ -41,7 +41,7 @@ def time_sustained(
 
 
 def time_in_a_row(
-    entrants: Mapping[str, Entrant], clock: Clock, calls: int, rounds: int = 12
+    entrants: Mapping[str, Entrant], clock: Clock, calls: int, rounds: int
 ) -> dict[str, Times]:
     """Device time of a call behind others like it, with no event between them: entrants take turns
     in bursts of so many calls. A sample is the mean of a burst.

@@ -51,9 +51,8 @@ def _load(path: Path, _modified: int, _size: int) -> Header:
     text, file = read_text(path), f"ptx/{path.name}" if own else str(path)
     key = "\n".join(("header", sources.code_digest(), file, text))
     if (entry := cache.default.get(key)) is None:
-        brought = _brought() if own else {}
-        declared = brought["declared"] if brought.get("text") == _digest(text) else None
-        entry = json.dumps(declared or _parse(text, file)).encode()
+        declared = (_brought(text) if own else None) or _parse(text, file)
+        entry = json.dumps(declared).encode()
         cache.default.put(key, entry)
     structs, kernels = json.loads(entry)
     members = {name: [Member(*member) for member in found] for name, found in structs.items()}
@@ -90,12 +89,13 @@ def write_compiled(target: Path) -> None:
     (target / _COMPILED).write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _brought() -> Mapping[str, Any]:
+def _brought(text: str) -> Any:
+    """What a wheel has found in a header of that text; None where there is no such thing."""
     try:
-        found: Mapping[str, Any] = json.loads((compiled_directory() / _COMPILED).read_bytes())
+        facts = json.loads((compiled_directory() / _COMPILED).read_bytes())
     except OSError:
-        return {}
-    return found
+        return None
+    return facts["declared"] if facts["text"] == _digest(text) else None
 
 
 def _digest(text: str) -> str:

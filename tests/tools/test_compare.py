@@ -95,8 +95,11 @@ def test_biases_that_attention_has(biases: str, given: tuple[bool, bool]) -> Non
 def test_a_difference_is_seen(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compare, "open_backend", lambda **_: HostBackend(tick=1.0))
+    monkeypatch.setattr(
+        compare, "open_backend", lambda **_: HostBackend(tick=100.0)
+    )  # bursts are short
     monkeypatch.setattr(compare, "REPEATS", 1)
+    monkeypatch.setattr(compare, "BURSTS", 1)
     monkeypatch.setattr(compare, "HOST_CALLS", 1)
     monkeypatch.setattr(compare, "INPUT_SETS", 1)
     monkeypatch.setattr(compare, "FORWARD", (Workload(1, 1, 16, 8),))
