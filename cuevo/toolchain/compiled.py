@@ -3,8 +3,8 @@
     python -m cuevo.toolchain.compiled DIRECTORY
 
 writes the code of the templates and what the header declares, which are ``cuevo/_compiled`` of an
-installed package. To make both takes half a second of a first call, whose cache is empty; to read
-them 20 ms. Each has the checksum of the text that it was made from, and is for no other.
+installed package. To make both takes half a second of a first call, whose cache is empty, to read
+them 30 ms. Each has the checksum of the text that it was made from, and is for no other.
 """
 
 import sys
