@@ -43,8 +43,9 @@ class Codes(BytecodeCache):
             entry = self._brought.get(name)
             if entry is None or entry["checksum"] != bucket.checksum:
                 return
-            self._codes[key] = _load(name, path)
+            # Marks first: another thread may render by the code as soon as it is there.
             source_map.restore(f"ptx/{name}", entry["first mark"], entry["lines"])
+            self._codes[key] = _load(name, path)
         bucket.code = self._codes[key]
 
     def dump_bytecode(self, bucket: Bucket) -> None:

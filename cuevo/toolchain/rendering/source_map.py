@@ -193,11 +193,9 @@ def restore(file: str, first: int, lines: Sequence[int]) -> None:
     """Let reserved marks, from `first` on, stand for lines of a file that another process has
     compiled.
     """
-    codes = range(_FIRST + first, _FIRST + first + len(lines))
     with _lock:
-        _origins.update(
-            (chr(code), SourceLine(file, line)) for code, line in zip(codes, lines, strict=True)
-        )
+        for code, line in enumerate(lines, _FIRST + first):
+            _origins[chr(code)] = SourceLine(file, line)
 
 
 # -- What the values of a template become ----------------------------------------------------------
